@@ -1,0 +1,1 @@
+"""Importers of results that others published."""

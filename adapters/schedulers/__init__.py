@@ -1,0 +1,1 @@
+"""Schedulers from files, processes and logs."""

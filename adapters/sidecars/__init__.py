@@ -1,0 +1,1 @@
+"""Sidecars: simulated, real and recorded."""

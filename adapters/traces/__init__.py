@@ -1,0 +1,1 @@
+"""Request traces: readers of published formats and generators."""

@@ -1,0 +1,1 @@
+"""The schedulers of the papers and better ones, as ordinary schedulers.  May import: ``protocol``."""

@@ -1,0 +1,5 @@
+"""The command line: the composition root, and the only part of ``protocol`` that knows the other packages."""
+
+from protocol.cli.main import main
+
+__all__ = ["main"]

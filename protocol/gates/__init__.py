@@ -1,0 +1,1 @@
+"""One module a gate.  May import: protocol.stats and the domain types."""

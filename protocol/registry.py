@@ -1,0 +1,30 @@
+"""Plugins by entry point: `protocol.schedulers`, `protocol.sidecars`, `protocol.traces`, `protocol.merge_loads`."""
+
+from __future__ import annotations
+
+import difflib
+from importlib.metadata import EntryPoint, entry_points
+
+from protocol.errors import BadInput
+
+GROUPS = ("protocol.schedulers", "protocol.sidecars", "protocol.traces", "protocol.merge_loads")
+
+
+def names(group: str) -> dict[str, EntryPoint]:
+    """Every registered plugin of a group by name, sorted.  Raises BadInput when two claim one name."""
+    found: dict[str, EntryPoint] = {}
+    for point in sorted(entry_points(group=group), key=lambda p: (p.name, p.value)):
+        if point.name in found and found[point.name].value != point.value:
+            raise BadInput(f"plugin {point.name!r}", f"{found[point.name].value} and {point.value}", "one provider")
+        found[point.name] = point
+    return found
+
+
+def load(group: str, name: str) -> object:
+    """The plugin called `name`.  Raises BadInput that suggests near names."""
+    known = names(group)
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise BadInput(group.removeprefix("protocol."), repr(name), f"one of {', '.join(known)}{hint}")
+    return known[name].load()

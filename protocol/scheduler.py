@@ -1,0 +1,115 @@
+"""What a scheduler sees, what it answers, and the two kinds of scheduler there are.
+
+A *scheduler* is causal: it gets observations and answers decisions.  A *planner* is handed the whole
+trace and is never deployable.  They are different types so that nothing causal can be handed a future.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from protocol.corridor import Corridor
+    from protocol.schedule import Schedule
+    from protocol.trace import RequestTrace
+
+
+@dataclass(frozen=True)
+class IslandObservation:
+    """One island and its sidecar, as known at the time of a decision."""
+
+    steps_since_merge: int
+    #: Current training loss, and how much it fell since the island's last merge (>= 0).
+    loss: float
+    loss_reduction: float
+    #: Tokens trained since the island's last merge.
+    tokens: int
+    #: Seconds since the island's last merge ended.
+    staleness_s: float
+    #: Each 0 (idle) to 1 (saturated).  Serving: share of the sidecar's batch slots in use over the last 5 s.
+    network_pressure: float
+    serving_pressure: float
+    checkpoint_pressure: float
+    #: Requests being served, and waiting to be admitted, now.
+    in_flight: int
+    queued: int
+    #: Requests answered so far; mean E2E and TTFT of those answered in the last 5 s (None: none was).
+    completed: int
+    recent_e2e_s: float | None
+    recent_ttft_s: float | None
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Everything a scheduler may know at a decision.  Nothing in it depends on a later moment.
+
+    Scalar fields describe the fleet: steps, tokens, loss and pressures are means over the islands
+    (steps_since_merge is the smallest, staleness the largest), counts are sums.
+    """
+
+    time_s: float
+    steps_since_merge: int
+    h_min: int
+    h_max: int
+    decision_steps: int
+    #: Seconds that one inner step, and one outer merge, take.
+    step_s: float
+    merge_s: float
+    merges_so_far: int
+    loss: float
+    loss_reduction: float
+    tokens: int
+    staleness_s: float
+    network_pressure: float
+    serving_pressure: float
+    checkpoint_pressure: float
+    in_flight: int
+    queued: int
+    completed: int
+    recent_e2e_s: float | None
+    recent_ttft_s: float | None
+    #: float64, shape (floor(time_s),): requests, and their prompt tokens, that arrived in each full second.
+    arrivals_per_s: NDArray[np.float64]
+    prompt_tokens_per_s: NDArray[np.float64]
+    islands: tuple[IslandObservation, ...]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Merge now or wait.  `groups` names who merges with whom; None means all islands together."""
+
+    merge: bool
+    groups: tuple[tuple[int, ...], ...] | None = None
+    reason: str = ""
+
+
+@runtime_checkable
+class Scheduler(Protocol):
+    """Causal scheduler; called at each decision step from H_min on, forced to merge at H_max.
+
+    The constructor may take `rng` (a seeded numpy Generator); any other source of entropy fails the
+    determinism gate.
+
+    >>> class MergeWhenIdle:
+    ...     def decide(self, obs):
+    ...         return obs.in_flight < 3
+    >>> isinstance(MergeWhenIdle(), Scheduler)
+    True
+    """
+
+    def decide(self, observation: Observation) -> Decision | bool: ...
+
+
+@runtime_checkable
+class Planner(Protocol):
+    """Sees the whole trace; its certificate can never claim more than an upper bound.
+
+    The constructor may take `rng`, and `sidecar` (a loaded sidecar model, see `protocol.sidecar`).
+    `budget` is the number of merges to place.
+    """
+
+    def plan(self, trace: RequestTrace, corridor: Corridor, budget: int) -> Schedule: ...

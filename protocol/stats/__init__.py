@@ -1,0 +1,1 @@
+"""Statistics: arrays in, small frozen results out.  May import: numpy, scipy, statsmodels."""

@@ -1,0 +1,1 @@
+"""HTML, tables and figures made from stored results; computes no result.  May import: ``protocol``."""
