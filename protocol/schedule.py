@@ -29,9 +29,9 @@ class Schedule:
 
     def __post_init__(self) -> None:
         start = frozen(self.start_ns, "i8")
-        busy = frozen(
-            np.asarray(self.busy_ns, "i8").reshape(len(start), -1 if len(start) else np.shape(self.busy_ns)[-1]), "i8"
-        )
+        busy = frozen(self.busy_ns, "i8")
+        if busy.ndim != 2 or len(busy) != len(start):
+            raise BadInput("schedule, busy", f"shape {busy.shape}", f"({len(start)}, islands)")
         fragment = frozen(np.zeros(len(start)) if self.fragment is None else self.fragment, "i2")
         for column, values in (("start_ns", start), ("busy_ns", busy), ("fragment", fragment)):
             object.__setattr__(self, column, values)
