@@ -19,3 +19,8 @@ def generator(root_seed: int, *parts: str | int) -> np.random.Generator:
         digest.update(len(encoded).to_bytes(4, "little") + encoded)
     key = np.frombuffer(digest.digest(), dtype="<u4").tolist()
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(root_seed, spawn_key=key)))
+
+
+def words(root_seed: int, *parts: str | int) -> tuple[int, ...]:
+    """Four 32-bit words for a stream that lives in another process; equal parts give equal words."""
+    return tuple(int(word) for word in generator(root_seed, *parts).integers(0, 2**32, 4, dtype=np.uint32))

@@ -1,0 +1,292 @@
+"""A campaign: every seed of every regime, run through one code path, in any number of processes.
+
+A seed's work depends on its own named random streams only, so the evidence is the same whatever the
+number of workers, and a seed that is already on disk need not be run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import joblib
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol import seeds
+from protocol.corridor import Corridor
+from protocol.errors import BadInput, SchedulerError
+from protocol.evidence import (
+    CROSSED,
+    NO_SYNC,
+    OPTIMUM,
+    PERMUTED,
+    POLICY,
+    SHIFTED,
+    UNIFORM,
+    Placements,
+    Probe,
+    SeedEvidence,
+)
+from protocol.learner import Learner
+from protocol.measurements import Measurements
+from protocol.rollout import Rollout, rollout
+from protocol.schedule import Schedule
+from protocol.scheduler import Planner, SchedulerSource
+from protocol.sidecar import LoadedSidecar, Sidecar
+from protocol.slo import Slo
+from protocol.trace import NS_PER_S, RequestTrace, Workload
+
+
+class Worlds(Protocol):
+    """Where the workloads of a regime come from: generated, or cut from a real trace."""
+
+    def workload(self, seed: int) -> Workload:
+        """The world of one seed."""
+
+    def other(self, seed: int, probe: int) -> Workload:
+        """A world with a different future, for the causality gate; independent of `workload(seed)`."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One regime, resolved: everything that its seeds share.  Picklable, so that workers can take it."""
+
+    name: str
+    corridor: Corridor
+    worlds: Worlds
+    sidecar: Sidecar
+    learner: Learner
+    slos: tuple[Slo, ...]
+    n_seeds: int
+    planner_budget: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a campaign was asked to do.
+
+    open_contender : called once a process; gives a SchedulerSource or a class of planner.
+    draws : matched uniform placements a seed.  control_draws : own-gaps and shifted placements a seed.
+    probes : altered futures a seed.
+    """
+
+    open_contender: Callable[[], SchedulerSource | type[Planner]]
+    contender: str
+    root_seed: int
+    draws: int
+    control_draws: int = 99
+    probes: int = 1
+
+
+def run(
+    plan: Plan,
+    settings: Sequence[Setting],
+    jobs: int,
+    finished: dict[tuple[str, int], SeedEvidence] | None = None,
+    keep: Callable[[SeedEvidence], None] = lambda evidence: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[SeedEvidence]:
+    """Evidence of every seed, in the order of the settings.
+
+    finished : seeds that need not be run again.  keep : called with each new seed's evidence as it comes.
+    Raises SchedulerError or BadInput of the first seed that cannot be run.
+    """
+    done = dict(finished or {})
+    wanted = [(setting, seed) for setting in settings for seed in range(setting.n_seeds)]
+    missing = [(setting, seed) for setting, seed in wanted if (setting.name, seed) not in done]
+    progress(len(wanted) - len(missing), 2 * len(wanted))
+    with joblib.Parallel(n_jobs=min(jobs, max(1, len(missing))), return_as="generator") as parallel:
+        fresh = parallel(joblib.delayed(run_seed)(plan, setting, seed) for setting, seed in missing)
+        for evidence in fresh:
+            done[evidence.regime, evidence.seed] = evidence
+            keep(evidence)
+            progress(len(done), 2 * len(wanted))
+        tasks = list(_crossings(settings, done))
+        crossed = parallel(joblib.delayed(cross)(plan, setting, seed, gaps) for setting, seed, gaps in tasks)
+        for count, ((setting, seed, _), placements) in enumerate(zip(tasks, crossed, strict=True), start=1):
+            done[setting.name, seed].placed[CROSSED] = placements
+            progress(len(done) + count, 2 * len(wanted))
+    return [done[setting.name, seed] for setting, seed in wanted]
+
+
+def _crossings(
+    settings: Sequence[Setting], done: dict[tuple[str, int], SeedEvidence]
+) -> Iterator[tuple[Setting, int, list[NDArray[np.int32]]]]:
+    """Every seed's trace with the schedules that were made on all the regime's traces."""
+    for setting in settings:
+        gaps = [done[setting.name, seed].placed[POLICY].rows()[0] for seed in range(setting.n_seeds)]
+        yield from ((setting, seed, gaps) for seed in range(setting.n_seeds))
+
+
+def load(plan: Plan, setting: Setting, seed: int, workload: Workload) -> LoadedSidecar:
+    """The sidecar with a seed's trace; its measured noise depends on the regime and the seed alone."""
+    return setting.sidecar.load(workload.trace, seeds.generator(plan.root_seed, "sidecar", setting.name, seed))
+
+
+def schedules_of(gaps: Sequence[NDArray[np.integer]], corridor: Corridor, n_islands: int) -> list[Schedule]:
+    return [Schedule.all_islands(corridor.start_ns(g), corridor.merge_ns, n_islands) for g in gaps]
+
+
+def costs(
+    sidecar: LoadedSidecar, gaps: Sequence[NDArray[np.integer]], corridor: Corridor, slos: Sequence[Slo]
+) -> NDArray[np.int64]:
+    """Requests that violate each SLO under each placement, shape (len(gaps), len(slos))."""
+    schedules = schedules_of(gaps, corridor, sidecar.trace.n_islands)
+    if not schedules:
+        return np.empty((0, len(slos)), np.int64)
+    return np.stack([sidecar.violations(schedules, slo) for slo in slos], axis=1)
+
+
+def place(plan: Plan, setting: Setting, seed: int, workload: Workload, sidecar: LoadedSidecar, until_ns: int | None = None) -> Rollout:
+    """One run of the contender: a fresh scheduler with the seed's own random stream."""
+    contender = _contender(plan.open_contender)
+    stream = (plan.root_seed, "scheduler", setting.name, seed)
+    if isinstance(contender, type):
+        return _planned(contender, setting, workload.trace, sidecar, stream)
+    scheduler = contender.start(seeds.words(*stream))
+    try:
+        return rollout(scheduler, workload, sidecar, setting.corridor, setting.learner, until_ns)
+    finally:
+        scheduler.close()
+
+
+@lru_cache(maxsize=4)
+def _contender(open_contender: Callable[[], SchedulerSource | type[Planner]]) -> SchedulerSource | type[Planner]:
+    return open_contender()
+
+
+def _planned(
+    planner_type: type[Planner], setting: Setting, trace: RequestTrace, sidecar: LoadedSidecar, stream: tuple[int | str, ...]
+) -> Rollout:
+    offered = {"sidecar": sidecar, "slo": setting.slos[0], "rng": seeds.generator(*stream)}  # type: ignore[arg-type]
+    wanted = planner_type.__init__.__code__.co_varnames if "__init__" in vars(planner_type) else ()
+    setting.corridor.check_budget(setting.planner_budget)
+    planner = planner_type(**{name: value for name, value in offered.items() if name in wanted})
+    schedule = planner.plan(trace, setting.corridor, setting.planner_budget)
+    if not isinstance(schedule, Schedule):
+        raise SchedulerError(f"{planner_type.__name__}.plan: found {type(schedule).__name__}; expected a Schedule")
+    nothing = np.empty(0, np.int64)
+    return Rollout(schedule, nothing, nothing.astype(bool), np.zeros(len(schedule), bool), sidecar.replay(schedule))
+
+
+def run_seed(plan: Plan, setting: Setting, seed: int) -> SeedEvidence:
+    """All arms of one seed, except the ones that need the other seeds' schedules."""
+    corridor, slos = setting.corridor, setting.slos
+    workload = setting.worlds.workload(seed)
+    if not len(workload.trace):
+        raise BadInput(f"{setting.name}, seed {seed}", "no requests", "a trace with at least one request")
+    sidecar = load(plan, setting, seed, workload)
+    policy = place(plan, setting, seed, workload, sidecar)
+    replayed, no_sync = sidecar.replay(policy.schedule), sidecar.replay(Schedule.empty(workload.trace.n_islands))
+    violation = corridor.violation(policy.schedule.start_ns)
+    gaps = np.zeros(0, np.int64) if violation else corridor.gaps(policy.schedule.start_ns)
+    evidence = SeedEvidence(
+        regime=setting.name,
+        seed=seed,
+        trace_digest=workload.trace.digest,
+        n_requests=len(workload.trace),
+        prompt_tokens=int(workload.trace.prompt_tokens.sum(dtype=np.int64)),
+        output_tokens=int(workload.trace.output_tokens.sum(dtype=np.int64)),
+        forced=int(policy.forced.sum()),
+        corridor_violation=violation,
+        replay_difference=_difference(policy.measurements, replayed),
+        probes=_probes(plan, setting, seed, workload, policy),
+        decided_ns=policy.decided_ns,
+        merged=policy.merged,
+        requests={POLICY: replayed, NO_SYNC: no_sync},
+    )
+    counted = {arm: np.array([[m.violates(slo).sum() for slo in slos]]) for arm, m in evidence.requests.items()}
+    evidence.placed[POLICY] = Placements.of(gaps[None], counted[POLICY])
+    evidence.placed[NO_SYNC] = Placements.of(np.zeros((1, 0), np.int64), counted[NO_SYNC])
+    if violation is None:
+        for arm, placements in _controls(plan, setting, seed, gaps, sidecar):
+            evidence.placed[arm] = Placements.of(placements, costs(sidecar, placements, corridor, slos))
+    return evidence
+
+
+def _controls(
+    plan: Plan, setting: Setting, seed: int, gaps: NDArray[np.int64], sidecar: LoadedSidecar
+) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """Every control has the policy's own number of merges and obeys the same corridor."""
+    corridor, budget = setting.corridor, len(gaps)
+
+    def stream(control: str) -> np.random.Generator:
+        return seeds.generator(plan.root_seed, control, setting.name, seed)
+
+    yield UNIFORM, corridor.sample(budget, plan.draws, stream(UNIFORM))
+    yield PERMUTED, corridor.permuted(gaps, plan.control_draws, stream(PERMUTED))
+    shifts = corridor.shifts(gaps)
+    if len(shifts) > plan.control_draws:
+        shifts = shifts[np.sort(stream(SHIFTED).choice(len(shifts), plan.control_draws, replace=False))]
+    yield SHIFTED, shifts
+    yield OPTIMUM, np.stack([optimum(corridor, budget, sidecar, slo) for slo in setting.slos])
+
+
+def optimum(corridor: Corridor, budget: int, sidecar: LoadedSidecar, slo: Slo) -> NDArray[np.int64]:
+    """Gaps of the cheapest placement when every merge's cost is counted alone (additive), exact by DP."""
+    most = corridor.sum_range(budget)[1] if budget else 0
+    decisions = np.arange(most + 1, dtype=np.int64) * corridor.grid_ns
+    # Merge i after n decisions starts at n * grid + i * merge: price the distinct starts, then look them up.
+    starts = decisions[None, :] + np.arange(budget, dtype=np.int64)[:, None] * corridor.merge_ns
+    lattice = np.unique(starts[starts + corridor.merge_ns <= corridor.horizon_ns])
+    # Starts a few milliseconds apart cost the same to within a request: price one in every half grid step.
+    coarse = np.arange(0, corridor.horizon_ns + 1, max(corridor.grid_ns // 2, 1))
+    if len(coarse) < len(lattice):
+        lattice = coarse
+    price = sidecar.merge_cost(lattice, corridor.merge_ns, slo)
+    nearest = np.clip(np.searchsorted(lattice, starts), 0, len(lattice) - 1)
+    return corridor.optimum(budget, price[nearest])
+
+
+def _difference(online: Measurements | None, replayed: Measurements) -> str | None:
+    """The finished schedule, replayed, must reproduce the run in which it was decided."""
+    if online is None:
+        return "the run in which the schedule was decided has no measurements"
+    for column in ("arrival_ns", "ttft_ns", "e2e_ns", "outcome", "output_tokens"):
+        differs = np.flatnonzero(getattr(online, column) != getattr(replayed, column))
+        if differs.size:
+            return f"request {differs[0]}: {column} differs between the run and its replay"
+    return None
+
+
+def _probes(plan: Plan, setting: Setting, seed: int, workload: Workload, policy: Rollout) -> tuple[Probe, ...]:
+    again = place(plan, setting, seed, workload, load(plan, setting, seed, workload))
+    found = [Probe("determinism", None, _decided_otherwise(policy, again, setting.corridor.horizon_ns))]
+    if isinstance(_contender(plan.open_contender), type):
+        return tuple(found)
+    for number in range(plan.probes):
+        rng = seeds.generator(plan.root_seed, "probe", setting.name, seed, number)
+        first = setting.corridor.gap_min * setting.corridor.grid_ns
+        at_ns = int(rng.integers(first, setting.corridor.horizon_ns, endpoint=True))
+        altered = workload.spliced(setting.worlds.other(seed, number), at_ns)
+        other = place(plan, setting, seed, altered, load(plan, setting, seed, altered), until_ns=at_ns)
+        found.append(Probe("causality", at_ns, _decided_otherwise(policy, other, at_ns)))
+    return tuple(found)
+
+
+def _decided_otherwise(one: Rollout, other: Rollout, until_ns: int) -> str | None:
+    """The first thing that two runs decided differently before `until_ns`, or None."""
+    for what, a, b in (
+        ("merge start", one.schedule.start_ns, other.schedule.start_ns),
+        ("decision", one.decided_ns, other.decided_ns),
+        ("decision to merge", one.decided_ns[one.merged], other.decided_ns[other.merged]),
+    ):
+        a, b = a[a < until_ns], b[b < until_ns]
+        n = min(len(a), len(b))
+        differs = np.flatnonzero(a[:n] != b[:n])
+        if differs.size or len(a) != len(b):
+            at = int(differs[0]) if differs.size else n
+            when = min(int(x[at]) for x in (a, b) if at < len(x))
+            return f"{what} {at + 1} differs at {when / NS_PER_S:.3f} s"
+    return None
+
+
+def cross(plan: Plan, setting: Setting, seed: int, gaps: list[NDArray[np.int32]]) -> Placements:
+    """The schedules made on every seed's trace, replayed on this seed's: row t is the one made on trace t."""
+    sidecar = load(plan, setting, seed, setting.worlds.workload(seed))
+    lengths = np.array([len(g) for g in gaps])
+    flat = np.concatenate(gaps) if gaps else np.zeros(0, np.int64)
+    return Placements(lengths, flat, costs(sidecar, gaps, setting.corridor, setting.slos))

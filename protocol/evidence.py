@@ -1,0 +1,206 @@
+"""Raw results of a campaign: everything that the gates read, and nothing that they compute.
+
+`assess` works on these objects only, so a certificate can be recomputed from the files beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from protocol.errors import BadInput
+from protocol.files import atomic
+from protocol.measurements import Measurements
+from protocol.trace import frozen
+
+#: Arms whose requests are kept row by row.
+POLICY, NO_SYNC = "policy", "no-sync"
+#: Arms kept as placements and violation counts: controls of the envelope, sensitivity controls, the optimum.
+UNIFORM, PERMUTED, SHIFTED, OPTIMUM, CROSSED = "uniform", "own-gaps-permuted", "own-schedule-shifted", "optimum", "crossed"
+PLACED = (POLICY, NO_SYNC, UNIFORM, PERMUTED, SHIFTED, OPTIMUM, CROSSED)
+
+
+@dataclass(frozen=True, eq=False)
+class Placements:
+    """Schedules of one arm on one trace, as gaps in decisions, with what each cost.
+
+    lengths : int32, shape (n,), merges of each schedule.  gaps : int32, shape (sum of lengths,).
+    violations : int64, shape (n, n_slos), requests that missed each SLO.
+    """
+
+    lengths: NDArray[np.int32]
+    gaps: NDArray[np.int32]
+    violations: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        for column, dtype in (("lengths", "i4"), ("gaps", "i4"), ("violations", "i8")):
+            object.__setattr__(self, column, frozen(getattr(self, column), dtype))
+        if self.lengths.sum() != len(self.gaps) or len(self.violations) != len(self.lengths):
+            raise BadInput("placements", f"{len(self.gaps)} gaps, {len(self.violations)} costs", "as many as the lengths say")
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @classmethod
+    def of(cls, gaps: NDArray[np.int64], violations: NDArray[np.int64]) -> Placements:
+        """From schedules of equal length: gaps of shape (n, K), violations of shape (n, n_slos)."""
+        return cls(np.full(len(gaps), gaps.shape[1]), gaps.ravel(), violations)
+
+    def rows(self) -> list[NDArray[np.int32]]:
+        return np.split(self.gaps, np.cumsum(self.lengths)[:-1]) if len(self) else []
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One integrity re-run: where the world was changed (None: not at all) and what then differed (None: nothing)."""
+
+    kind: str
+    at_ns: int | None
+    difference: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class SeedEvidence:
+    """One seed of one regime."""
+
+    regime: str
+    seed: int
+    trace_digest: str
+    n_requests: int
+    prompt_tokens: int
+    output_tokens: int
+    forced: int
+    corridor_violation: str | None
+    replay_difference: str | None
+    probes: tuple[Probe, ...]
+    decided_ns: NDArray[np.int64]
+    merged: NDArray[np.bool_]
+    requests: dict[str, Measurements]
+    placed: dict[str, Placements] = field(default_factory=dict)
+
+
+def write(evidence: Sequence[SeedEvidence], folder: Path) -> list[str]:
+    """Write the raw files into `folder`; returns their names.  Same evidence, same bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tables = {
+        "seeds.parquet": _seeds_table(evidence),
+        "decisions.parquet": pa.concat_tables([_labelled(e, decided_ns=e.decided_ns, merged=e.merged) for e in evidence]),
+        "requests.parquet": pa.concat_tables(
+            [_labelled(e, len(m), arm=arm, table=m.to_table()) for e in evidence for arm, m in e.requests.items()]
+        ),
+        "placements.parquet": pa.concat_tables(
+            [_placement_table(e, arm, p) for e in evidence for arm, p in e.placed.items()]
+        ),
+    }
+    for name, table in tables.items():
+        with atomic(folder / name) as temporary:
+            pq.write_table(table, temporary, compression="zstd", row_group_size=1 << 20)
+    return sorted(tables)
+
+
+def read(folder: Path) -> list[SeedEvidence]:
+    """The evidence that `write` stored.  Raises BadInput naming a file or column that is missing or broken."""
+    tables = {name: _read_table(folder / name) for name in ("seeds.parquet", "decisions.parquet", "requests.parquet", "placements.parquet")}
+    seeds = tables["seeds.parquet"].to_pylist()
+    decisions = _by_seed(tables["decisions.parquet"])
+    requests = _by_seed(tables["requests.parquet"])
+    placements = _by_seed(tables["placements.parquet"])
+    found = []
+    for row in seeds:
+        key = (row["regime"], row["seed"])
+        probes = tuple(Probe(**p) for p in json.loads(row.pop("probes")))
+        asked = decisions.get(key, {}).get(None)
+        arms = {arm: Measurements.from_table(t) for arm, t in requests.get(key, {}).items()}
+        placed = {
+            arm: Placements(
+                t["gaps"].combine_chunks().value_lengths().to_numpy(),
+                t["gaps"].combine_chunks().flatten().to_numpy(),
+                t["violations"].combine_chunks().flatten().to_numpy().reshape(len(t), -1),
+            )
+            for arm, t in placements.get(key, {}).items()
+        }
+        found.append(
+            SeedEvidence(
+                **row,
+                probes=probes,
+                decided_ns=asked["decided_ns"].to_numpy() if asked is not None else np.empty(0, np.int64),
+                merged=asked["merged"].to_numpy() if asked is not None else np.empty(0, bool),
+                requests=arms,
+                placed=placed,
+            )
+        )
+    return found
+
+
+def _labels(e: SeedEvidence, n: int) -> dict[str, pa.Array]:
+    regime = pa.DictionaryArray.from_arrays(np.zeros(n, np.int32), [e.regime])
+    return {"regime": regime.cast(pa.string()), "seed": pa.array(np.full(n, e.seed, np.int32))}
+
+
+def _labelled(e: SeedEvidence, n: int | None = None, arm: str | None = None, table: pa.Table | None = None, **columns: NDArray[np.generic]) -> pa.Table:
+    size = n if n is not None else len(next(iter(columns.values())))
+    data = _labels(e, size)
+    if arm is not None:
+        data["arm"] = pa.DictionaryArray.from_arrays(np.zeros(size, np.int32), [arm]).cast(pa.string())
+    data |= {name: pa.array(values) for name, values in columns.items()}
+    if table is not None:
+        data |= {name: table[name].combine_chunks() for name in table.column_names}
+    return pa.table(data)
+
+
+def _placement_table(e: SeedEvidence, arm: str, p: Placements) -> pa.Table:
+    offsets = np.concatenate([[0], np.cumsum(p.lengths)]).astype(np.int32)
+    slos = p.violations.shape[1]
+    costs = np.arange(0, len(p) * slos + 1, slos, dtype=np.int32)
+    data = _labels(e, len(p))
+    data["arm"] = pa.array([arm] * len(p), pa.string())
+    data["draw"] = pa.array(np.arange(len(p), dtype=np.int32))
+    data["gaps"] = pa.ListArray.from_arrays(offsets, pa.array(p.gaps))
+    data["violations"] = pa.ListArray.from_arrays(costs, pa.array(p.violations.ravel()))
+    return pa.table(data)
+
+
+def _seeds_table(evidence: Sequence[SeedEvidence]) -> pa.Table:
+    plain = ("regime", "seed", "trace_digest", "n_requests", "prompt_tokens", "output_tokens", "forced", "corridor_violation", "replay_difference")
+    text = {"regime", "trace_digest", "corridor_violation", "replay_difference"}
+    columns = {c: pa.array([getattr(e, c) for e in evidence], pa.string() if c in text else pa.int64()) for c in plain}
+    columns["probes"] = pa.array([json.dumps([vars(p) for p in e.probes]) for e in evidence], pa.string())
+    return pa.table(columns)
+
+
+def _read_table(path: Path) -> pa.Table:
+    try:
+        return pq.read_table(path)
+    except FileNotFoundError:
+        raise BadInput(str(path), "no such file", "a raw file of a campaign") from None
+    except (pa.ArrowException, OSError) as error:
+        raise BadInput(str(path), f"an unreadable file ({str(error).splitlines()[0]})", "Parquet") from None
+
+
+def _by_seed(table: pa.Table) -> dict[tuple[str, int], dict[str | None, pa.Table]]:
+    """Consecutive runs of equal (regime, seed, arm); `write` stores each of them in one piece."""
+    if not len(table):
+        return {}
+    has_arm = "arm" in table.column_names
+    keys = [table["regime"].to_numpy(), table["seed"].to_numpy()] + ([table["arm"].to_numpy()] if has_arm else [])
+    change = np.zeros(len(table), bool)
+    change[0] = True
+    for values in keys:
+        change[1:] |= values[1:] != values[:-1]
+    begin = np.flatnonzero(change)
+    end = np.append(begin[1:], len(table))
+    found: dict[tuple[str, int], dict[str | None, pa.Table]] = {}
+    for b, e in zip(begin, end, strict=True):
+        arm = keys[2][b] if has_arm else None
+        group = found.setdefault((keys[0][b], int(keys[1][b])), {})
+        if arm in group:
+            raise BadInput("raw files", f"{keys[0][b]} seed {keys[1][b]} arm {arm} in two places", "one piece")
+        group[arm] = table.slice(b, e - b)
+    return found

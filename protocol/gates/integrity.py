@@ -1,0 +1,111 @@
+"""G0: the run was what it claims to be.  Deterministic; there is no p-value in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from protocol.corridor import Corridor
+from protocol.evidence import NO_SYNC, POLICY, UNIFORM, SeedEvidence
+from protocol.gates.result import Check, GateResult
+from protocol.measurements import FAILED, REFUSED, SERVED
+
+
+def integrity_gate(evidence: Sequence[SeedEvidence], corridor: Corridor, planner: bool) -> GateResult:
+    """Corridor, realised budget, causality, determinism, completeness and distinct seeds (SPEC 6, G0)."""
+    checks = [_corridor(evidence, corridor), _budget(evidence, corridor), _causality(evidence, planner)]
+    checks += [_determinism(evidence), _completeness(evidence), _distinct(evidence)]
+    return GateResult("G0", "integrity", tuple(checks))
+
+
+def _corridor(evidence: Sequence[SeedEvidence], corridor: Corridor) -> Check:
+    for e in evidence:
+        if e.corridor_violation:
+            return Check("corridor", "failed", f"seed {e.seed}: {e.corridor_violation}", n=len(evidence))
+        for gaps in e.placed[POLICY].rows():
+            stored = corridor.violation(corridor.start_ns(gaps))
+            if stored:
+                return Check("corridor", "failed", f"seed {e.seed}: {stored}", n=len(evidence))
+    merges = sum(len(e.placed[POLICY].gaps) for e in evidence)
+    forced = sum(e.forced for e in evidence)
+    reason = f"{merges} merges inside the corridor, {forced} of them forced by H_max"
+    return Check("corridor", "passed", reason, n=len(evidence), details={"merges": merges, "forced": forced})
+
+
+def _budget(evidence: Sequence[SeedEvidence], corridor: Corridor) -> Check:
+    realised = []
+    for e in evidence:
+        budget = int(e.placed[POLICY].lengths[0])
+        realised.append(budget)
+        if budget == 0 and not e.corridor_violation:
+            return Check("budget", "undecidable", f"seed {e.seed}: no merge was made, so there is no placement to judge")
+        controls = e.placed.get(UNIFORM)
+        if controls is None:
+            return Check("budget", "failed", f"seed {e.seed}: no matched draws")
+        for draw, gaps in enumerate(controls.rows()):
+            starts = corridor.start_ns(gaps)
+            inside = int(np.sum((starts >= 0) & (starts + corridor.merge_ns <= corridor.horizon_ns)))
+            if inside != budget:
+                reason = f"seed {e.seed}, draw {draw}: {inside} merges inside the horizon, the policy made {budget}"
+                return Check("budget", "failed", reason)
+    busy_s = sum(realised) * corridor.merge_ns / 1e9
+    reason = f"policy and every draw realised the same merges in every seed ({min(realised)} to {max(realised)} a seed)"
+    return Check("budget", "passed", reason, n=len(evidence), details={"realised": realised, "busy_s": busy_s})
+
+
+def _causality(evidence: Sequence[SeedEvidence], planner: bool) -> Check:
+    if planner:
+        reason = "a planner sees the whole trace: not causal by its type, so its result is an upper bound"
+        return Check("causality", "passed", reason)
+    probes = [(e.seed, p) for e in evidence for p in e.probes if p.kind == "causality"]
+    for seed, probe in probes:
+        if probe.difference:
+            when = (probe.at_ns or 0) / 1e9
+            reason = f"seed {seed}: with only the future after {when:.1f} s altered, {probe.difference}"
+            return Check("causality", "failed", reason, n=len(probes))
+    if not probes:
+        return Check("causality", "undecidable", "no altered future was tried", n=0)
+    return Check("causality", "passed", f"{len(probes)} altered futures changed no earlier decision", n=len(probes))
+
+
+def _determinism(evidence: Sequence[SeedEvidence]) -> Check:
+    probes = [(e.seed, p) for e in evidence for p in e.probes if p.kind == "determinism"]
+    for seed, probe in probes:
+        if probe.difference:
+            reason = f"seed {seed}: a second run with the same seed differs ({probe.difference}); a clock or unseeded entropy?"
+            return Check("determinism", "failed", reason, n=len(probes))
+    for e in evidence:
+        if e.replay_difference:
+            return Check("determinism", "failed", f"seed {e.seed}: {e.replay_difference}", n=len(probes))
+    if len(probes) < len(evidence):
+        return Check("determinism", "undecidable", "not every seed was run twice", n=len(probes))
+    return Check("determinism", "passed", "every seed decided the same twice, and its replay agrees", n=len(probes))
+
+
+def _completeness(evidence: Sequence[SeedEvidence]) -> Check:
+    total = failed = 0
+    for e in evidence:
+        for arm in (POLICY, NO_SYNC):
+            m = e.requests.get(arm)
+            if m is None or len(m) != e.n_requests:
+                got = 0 if m is None else len(m)
+                reason = f"seed {e.seed}, arm {arm}: {got} rows for {e.n_requests} scheduled requests"
+                return Check("completeness", "failed", reason)
+            counted = np.isin(m.outcome, (SERVED, FAILED, REFUSED))
+            if not counted.all():
+                return Check("completeness", "failed", f"seed {e.seed}, arm {arm}: a request without an outcome")
+            total += len(m)
+            failed += int(np.sum(m.outcome != SERVED))
+    reason = f"scheduled = served + failed + refused in every arm; {failed} of {total} not served, counted as violations"
+    return Check("completeness", "passed", reason, n=total, details={"not_served": failed})
+
+
+def _distinct(evidence: Sequence[SeedEvidence]) -> Check:
+    digests: dict[str, int] = {}
+    for e in evidence:
+        if e.trace_digest in digests:
+            reason = f"seeds {digests[e.trace_digest]} and {e.seed} have identical load: not independent replicates"
+            return Check("distinct seeds", "failed", reason)
+        digests[e.trace_digest] = e.seed
+    return Check("distinct seeds", "passed", "every seed has its own trace", n=len(digests))

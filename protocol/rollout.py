@@ -1,0 +1,162 @@
+"""The control loop: a scheduler decides on a grid, against a sidecar that serves under its own merges.
+
+The same loop forces a merge at H_max and refuses one that would not end within the horizon, which is
+exactly the set that `Corridor` counts and draws from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.corridor import Corridor
+from protocol.errors import SchedulerError
+from protocol.learner import Learner
+from protocol.measurements import Measurements
+from protocol.schedule import Schedule
+from protocol.scheduler import Decision, IslandObservation, Observation, SchedulerRun
+from protocol.sidecar import LoadedSidecar, ServingState
+from protocol.trace import NS_PER_S, RequestTrace, Workload, frozen
+
+
+@dataclass(frozen=True, eq=False)
+class Rollout:
+    """What a scheduler did in one horizon.
+
+    decided_ns : int64, shape (n,), times at which it was asked.  merged : bool, shape (n,), its answers.
+    forced : bool, shape (K,), merges that H_max imposed.  measurements : rows as the sidecar served them
+    while the decisions were taken, None when the loop stopped early.
+    """
+
+    schedule: Schedule
+    decided_ns: NDArray[np.int64]
+    merged: NDArray[np.bool_]
+    forced: NDArray[np.bool_]
+    measurements: Measurements | None
+
+
+class _Arrivals:
+    """Counts per full second of the horizon; only a prefix is ever shown."""
+
+    def __init__(self, trace: RequestTrace, horizon_ns: int) -> None:
+        second = trace.arrival_ns // NS_PER_S
+        size = horizon_ns // NS_PER_S + 1
+        early = second < size
+        self.requests = frozen(np.bincount(second[early], minlength=size), "f8")
+        self.prompt_tokens = frozen(np.bincount(second[early], trace.prompt_tokens[early], minlength=size), "f8")
+
+
+def rollout(
+    run: SchedulerRun,
+    workload: Workload,
+    sidecar: LoadedSidecar,
+    corridor: Corridor,
+    learner: Learner,
+    until_ns: int | None = None,
+) -> Rollout:
+    """Let a scheduler place merges over the horizon, or up to `until_ns` (exclusive) when given.
+
+    Raises SchedulerError when it crashes, hangs or answers nonsense.
+    """
+    n_islands = workload.trace.n_islands
+    busy = np.full(n_islands, corridor.merge_ns, np.int64)
+    arrivals = _Arrivals(workload.trace, corridor.horizon_ns)
+    session = sidecar.session()
+    stop_ns = corridor.horizon_ns if until_ns is None else until_ns
+    starts: list[int] = []
+    forced: list[bool] = []
+    decided: list[int] = []
+    merged: list[bool] = []
+    base_ns, base_steps, gap = 0, 0, corridor.gap_min
+    while True:
+        now_ns = base_ns + gap * corridor.grid_ns
+        if now_ns + corridor.merge_ns > corridor.horizon_ns or now_ns >= stop_ns:
+            break
+        session.advance(now_ns)
+        if gap == corridor.gap_max:
+            merge, imposed = True, True
+        else:
+            steps = gap * corridor.decision_steps
+            seen = _observe(session.observe(now_ns), workload, arrivals, corridor, learner, now_ns, base_ns, base_steps, steps, len(starts))
+            merge, imposed = _answer(run.decide(seen), n_islands, seen.time_s), False
+            decided.append(now_ns)
+            merged.append(merge)
+        if merge:
+            session.add_merge(now_ns, busy)
+            starts.append(now_ns)
+            forced.append(imposed)
+            base_ns, base_steps, gap = now_ns + corridor.merge_ns, base_steps + gap * corridor.decision_steps, corridor.gap_min
+        else:
+            gap += 1
+    return Rollout(
+        Schedule.all_islands(np.array(starts, np.int64), corridor.merge_ns, n_islands),
+        frozen(decided, "i8"),
+        frozen(merged, "?"),
+        frozen(forced, "?"),
+        session.finish() if until_ns is None else None,
+    )
+
+
+def _answer(decision: Decision, n_islands: int, time_s: float) -> bool:
+    everyone = tuple(range(n_islands))
+    if decision.groups is not None and tuple(tuple(sorted(g)) for g in decision.groups) != (everyone,):
+        raise SchedulerError(f"decision at {time_s:g} s: found groups {decision.groups}; expected all islands, {everyone}")
+    return decision.merge
+
+
+def _observe(
+    serving: tuple[ServingState, ...],
+    workload: Workload,
+    arrivals: _Arrivals,
+    corridor: Corridor,
+    learner: Learner,
+    now_ns: int,
+    base_ns: int,
+    base_steps: int,
+    steps: int,
+    merges_so_far: int,
+) -> Observation:
+    loss = learner.loss(base_steps + steps)
+    reduction = max(0.0, learner.loss(base_steps) - loss)
+    tokens, staleness_s = steps * learner.tokens_per_step, (now_ns - base_ns) / NS_PER_S
+    network, checkpoint = workload.network.at(now_ns), workload.checkpoint.at(now_ns)
+    islands = tuple(
+        IslandObservation(
+            steps, loss, reduction, tokens, staleness_s, network, s.serving_pressure, checkpoint,
+            s.in_flight, s.queued, s.completed, s.recent_e2e_s, s.recent_ttft_s,
+        )
+        for s in serving
+    )  # fmt: skip
+    second = now_ns // NS_PER_S
+    return Observation(
+        time_s=now_ns / NS_PER_S,
+        steps_since_merge=steps,
+        h_min=corridor.h_min,
+        h_max=corridor.h_max,
+        decision_steps=corridor.decision_steps,
+        step_s=corridor.step_ns / NS_PER_S,
+        merge_s=corridor.merge_ns / NS_PER_S,
+        merges_so_far=merges_so_far,
+        loss=loss,
+        loss_reduction=reduction,
+        tokens=tokens,
+        staleness_s=staleness_s,
+        network_pressure=network,
+        serving_pressure=sum(s.serving_pressure for s in serving) / len(serving),
+        checkpoint_pressure=checkpoint,
+        in_flight=sum(s.in_flight for s in serving),
+        queued=sum(s.queued for s in serving),
+        completed=sum(s.completed for s in serving),
+        recent_e2e_s=_mean([s.recent_e2e_s for s in serving]),
+        recent_ttft_s=_mean([s.recent_ttft_s for s in serving]),
+        arrivals_per_s=arrivals.requests[:second],
+        prompt_tokens_per_s=arrivals.prompt_tokens[:second],
+        islands=islands,
+    )
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known else None
