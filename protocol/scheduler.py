@@ -7,7 +7,7 @@ trace and is never deployable.  They are different types so that nothing causal 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,3 +113,36 @@ class Planner(Protocol):
     """
 
     def plan(self, trace: RequestTrace, corridor: Corridor, budget: int) -> Schedule: ...
+
+
+class SchedulerRun(Protocol):
+    """One rollout of one scheduler with one seed; it holds nothing from any other run."""
+
+    def decide(self, observation: Observation) -> Decision:
+        """The scheduler's answer.  Raises SchedulerError when it crashes, hangs, exits or answers nonsense."""
+
+    def close(self) -> None:
+        """End the run; safe to call twice and after an error."""
+
+
+class SchedulerSource(Protocol):
+    """A scheduler that can be run many times, each time from the same fresh state."""
+
+    name: str
+    kind: Literal["scheduler", "planner", "recorded"]
+    #: Whether it could run live; planners and recorded logs could not.
+    deployable: bool
+
+    def start(self, seed_words: tuple[int, ...], run_deadline_s: float = 300.0) -> SchedulerRun:
+        """A fresh run.  seed_words are uint32 words: a constructor that takes `rng` is handed
+        Generator(PCG64(SeedSequence(seed_words))).  run_deadline_s bounds the time spent waiting for the
+        scheduler in this run.  At most one run of a source is open: starting another closes the last one."""
+
+    def digest(self) -> str:
+        """SHA-256 over the scheduler's source, including the files that it imports from its own folder."""
+
+    def close(self) -> None:
+        """End every process that the source started; a later `start` begins anew."""
+
+    def describe(self) -> dict[str, object]:
+        """Plain values that identify the scheduler in a certificate."""
