@@ -1,1 +1,3 @@
 """The schedulers of the papers and better ones, as ordinary schedulers.  May import: ``protocol``."""
+
+DISTRIBUTION = "diloco-protocol"

@@ -1,1 +1,3 @@
 """HTML, tables and figures made from stored results; computes no result.  May import: ``protocol``."""
+
+DISTRIBUTION = "diloco-protocol"

@@ -1,0 +1,30 @@
+# Everything a fresh machine needs: Python 3.11+, pip and make.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: certify test check clean
+
+certify: $(READY)  ## certify the example scheduler on the embedded simulated sidecar
+	$(BIN)/protocol certify examples/ewma.py --out runs/example
+
+test: $(READY)  ## the default test suite
+	$(BIN)/python -m pytest -n 2
+
+check: .venv/.checks  ## lint, types, import contract
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch $@
+
+.venv/.checks: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,check]'
+	touch $@
+
+clean:
+	rm -rf .venv runs build dist *.egg-info

@@ -1,0 +1,177 @@
+"""From raw evidence to a verdict, a tier and the sentence that the evidence licenses.
+
+`assess` is a pure function of a head (what was asked) and the evidence (what was measured), so whoever
+holds both recomputes the certificate to the last digit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from platform import python_version
+from typing import Any
+
+from protocol.corridor import Corridor
+from protocol.errors import BadInput
+from protocol.evidence import POLICY, SeedEvidence
+from protocol.gates.envelope import Envelope, envelope_gate, measure
+from protocol.gates.integrity import integrity_gate
+from protocol.gates.load_match import load_match_gate
+from protocol.gates.progress import progress_gate
+from protocol.gates.result import GateResult
+from protocol.gates.transfer import transfer_gate
+from protocol.slo import Slo
+from protocol.stats.multiplicity import holm
+from protocol.trace import NS_PER_S
+
+SCHEMA, SCHEMA_VERSION = "diloco-protocol/certificate", 1
+TIERS = ("refused", "stress harness", "calibrated replay", "real replay", "live")
+#: Gates whose failure means that nothing at all may be claimed.
+_VERDICT = {"passed": "PASS", "failed": "FAIL", "undecidable": "INCONCLUSIVE"}
+
+Json = dict[str, Any]
+
+
+def versions() -> dict[str, str]:
+    """Versions that the numbers may depend on."""
+    packages = ("diloco-protocol", "numba", "numpy", "pyarrow", "scipy", "statsmodels")
+    return {"python": python_version()} | {name: version(name) for name in packages}
+
+
+def assess(head: Mapping[str, Any], evidence: Sequence[SeedEvidence]) -> Json:
+    """The certificate, less the digests of its raw files.
+
+    head : {"contender", "settings", "versions", "regimes"} as `campaign` was asked; regimes without seeds.
+    Raises BadInput when a seed that the head names has no evidence.
+    """
+    settings = head["settings"]
+    claims: list[tuple[str, str, list[GateResult], Envelope]] = []
+    regimes = []
+    for regime in head["regimes"]:
+        mine = sorted((e for e in evidence if e.regime == regime["name"]), key=lambda e: e.seed)
+        if [e.seed for e in mine] != list(range(regime["n_seeds"])):
+            raise BadInput(f"evidence, {regime['name']}", f"{len(mine)} seeds", f"seeds 0 to {regime['n_seeds'] - 1}")
+        corridor = Corridor(**regime["corridor"])
+        regimes.append({**regime, "seeds": [_seed_summary(e, corridor) for e in mine]})
+        for index, text in enumerate(regime["slos"]):
+            slo = Slo.parse(text)
+            measured = measure(mine, index, corridor, regime["islands"], settings["root_seed"], settings["alpha"])
+            gates = [
+                integrity_gate(mine, corridor, planner=head["contender"]["kind"] == "planner"),
+                transfer_gate(regime["sidecar"].get("calibration"), settings["alpha"]),
+                load_match_gate(mine, slo),
+            ]
+            gates.append(progress_gate(mine, corridor, regime["tokens_per_step"]))
+            claims.append((regime["name"], text, gates, measured))
+    adjusted = holm([measured.p for *_, measured in claims])
+    written = []
+    for (name, text, gates, measured), p_holm in zip(claims, adjusted, strict=True):
+        gates.insert(3, envelope_gate(measured, p_holm, settings["alpha"], settings["min_effect_pp"]))
+        written.append(_claim(name, text, gates, measured, p_holm))
+    tier = _tier(written, head)
+    verdict = _overall(written)
+    return {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        **{key: head[key] for key in ("contender", "settings", "versions")},
+        "regimes": regimes,
+        "claims": written,
+        "verdict": verdict,
+        "tier": tier,
+        "sentence": _sentence(verdict, tier, written, head),
+    }
+
+
+def head_of(certificate: Mapping[str, Any]) -> Json:
+    """What was asked, taken back out of a certificate."""
+    regimes = [{k: v for k, v in regime.items() if k != "seeds"} for regime in certificate["regimes"]]
+    return {**{key: certificate[key] for key in ("contender", "settings", "versions")}, "regimes": regimes}
+
+
+def _seed_summary(e: SeedEvidence, corridor: Corridor) -> Json:
+    merges = int(e.placed[POLICY].lengths[0])
+    return {
+        "seed": e.seed,
+        "trace_digest": e.trace_digest,
+        "requests": e.n_requests,
+        "prompt_tokens": e.prompt_tokens,
+        "output_tokens": e.output_tokens,
+        "merges": merges,
+        "forced": e.forced,
+        "busy_s": merges * corridor.merge_ns / NS_PER_S,
+        "inner_steps": (corridor.horizon_ns - merges * corridor.merge_ns) // corridor.step_ns,
+        "asked": len(e.decided_ns),
+    }
+
+
+def _claim(name: str, slo: str, gates: Sequence[GateResult], measured: Envelope, p_holm: float | None) -> Json:
+    # G1 decides how far a claim reaches (its tier), not whether the placement beat the control.
+    deciding = [g for g in gates if g.gate != "G1"]
+    order = ("failed", "undecidable", "passed")
+    status = min((g.status for g in deciding), key=order.index)
+    culprit = next((g for g in deciding if g.status == status), None)
+    reason = "every gate passed" if status == "passed" or culprit is None else f"{culprit.gate} {culprit.title}: {culprit.reason}"
+    return {
+        "regime": name,
+        "slo": slo,
+        "verdict": _VERDICT[status],
+        "reason": reason,
+        "gates": [{"gate": g.gate, "title": g.title, "status": g.status, "reason": g.reason, "checks": [asdict(c) for c in g.checks]} for g in gates],
+        "envelope": measured.to_json(p_holm),
+    }
+
+
+def _status(claim: Json, gate: str) -> str:
+    return next(str(g["status"]) for g in claim["gates"] if g["gate"] == gate)
+
+
+def _overall(claims: Sequence[Json]) -> str:
+    """PASS when some claim is certified and integrity failed nowhere; a broken run can prove nothing."""
+    if any(_status(c, "G0") == "failed" for c in claims):
+        return "FAIL"
+    verdicts = {c["verdict"] for c in claims}
+    return "PASS" if "PASS" in verdicts else "INCONCLUSIVE" if "INCONCLUSIVE" in verdicts else "FAIL"
+
+
+def _tier(claims: Sequence[Json], head: Mapping[str, Any]) -> Json:
+    """The highest tier for which every needed gate passed (SPEC 7)."""
+    upper_bound = head["contender"]["kind"] == "planner"
+    if any(_status(c, "G0") == "failed" for c in claims):
+        number = 0
+    else:
+        won = [c for c in claims if c["verdict"] == "PASS"]
+        number = 2 if won and all(_status(c, gate) == "passed" for c in won for gate in ("G1", "G2", "G4")) else 1
+    return {"number": number, "name": TIERS[number], "upper_bound": upper_bound}
+
+
+def _sentence(verdict: str, tier: Json, claims: Sequence[Json], head: Mapping[str, Any]) -> str:
+    name = head["contender"]["name"]
+    if tier["number"] == 0:
+        broken = next(c for c in claims if _status(c, "G0") == "failed")
+        return f"Nothing is licensed about {name}: {broken['reason']}."
+    if verdict == "INCONCLUSIVE":
+        why = next(c for c in claims if c["verdict"] == "INCONCLUSIVE")
+        return f"Nothing is licensed about {name} yet: {why['reason']}."
+    if verdict == "FAIL":
+        return (
+            f"Nothing is licensed about {name}: with the same number of merges, its placement was not shown "
+            f"to beat matched random placement in {_listed(c['regime'] for c in claims)}."
+        )
+    won = [c for c in claims if c["verdict"] == "PASS"]
+    gains = _listed(f"{c['regime']} ({c['envelope']['gain_pp']:.2f} pp fewer {c['slo']} violations)" for c in won)
+    sidecar = head["regimes"][0]["sidecar"]
+    under = {
+        1: f"in a repeatable benchmark on the uncalibrated simulated sidecar {sidecar['name']}",
+        2: f"under a sidecar model calibrated on {sidecar.get('calibration', {}).get('server')} "
+        f"at {sidecar.get('calibration', {}).get('date')}",
+    }[tier["number"]]
+    bound = "As an upper bound that no deployable scheduler may claim, " if tier["upper_bound"] else ""
+    lost = sorted({c["regime"] for c in claims} - {c["regime"] for c in won})
+    rest = f" Nothing is licensed for {_listed(lost)}." if lost else ""
+    return f"{bound}{name} beats matched random placement of the same number of merges {under}: {gains}.{rest}"
+
+
+def _listed(items: Any) -> str:
+    found = list(dict.fromkeys(items))
+    return found[0] if len(found) == 1 else ", ".join(found[:-1]) + " and " + found[-1]

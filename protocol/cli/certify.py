@@ -1,0 +1,112 @@
+"""`protocol certify`: a verdict on one scheduler, with everything needed to recompute it."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from protocol import campaign, evidence, files
+from protocol.certificate import assess, versions
+from protocol.cli.settings import contender_opener, describe_contender, settings_for
+from protocol.workplace import Partial, locked
+from reports import figures, html, tables, terminal
+
+EXIT = {"PASS": 0, "FAIL": 1, "INCONCLUSIVE": 3}
+CERTIFICATE = "certificate.json"
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(certify)
+
+
+def certify(
+    scheduler: Annotated[str, typer.Argument(help="FILE, FILE:Class, module:attr, cmd:COMMAND or a name of `protocol list`")],
+    regime: Annotated[list[str] | None, typer.Option(help="regime name or TOML file; repeatable (default: all five)")] = None,
+    trace: Annotated[list[Path] | None, typer.Option(help="real request trace, cut into windows; repeatable")] = None,
+    trace_format: Annotated[str | None, typer.Option(help="format of --trace where it cannot be detected")] = None,
+    time_unit: Annotated[str | None, typer.Option(help="unit of the times in --trace where it is ambiguous")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="seeds a regime (default: the regime's, 20)")] = None,
+    draws: Annotated[int, typer.Option(min=1, help="matched random draws a seed, each a full simulation")] = 999,
+    slo: Annotated[list[str] | None, typer.Option(help="e.g. e2e<=1s or ttft<=200ms,itl<=50ms; repeatable")] = None,
+    alpha: Annotated[float, typer.Option(min=0.0001, max=0.5, help="level of the certificate")] = 0.05,
+    min_effect: Annotated[float, typer.Option(min=0.0, help="gain in pp that must be exceeded")] = 0.0,
+    decision_steps: Annotated[int | None, typer.Option(min=1, help="inner steps between decisions (published: 128)")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="root of every random stream")] = 20260601,
+    out: Annotated[Path | None, typer.Option(help="output folder (default: runs/NAME)")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="processes; the certificate does not depend on it")] = 2,
+    json_: Annotated[bool, typer.Option("--json", help="print the certificate instead of the summary")] = False,
+) -> None:
+    """Certify a scheduler: does it place merges at better moments than chance?
+
+    Exit code 0 passed, 1 failed, 3 undecidable, 2 bad input or crash.
+    """
+    notes = Console(stderr=True, highlight=False)
+    settings, described = settings_for(regime or [], trace or [], trace_format, time_unit, seed, {
+        "seeds": seeds, "slos": tuple(slo) if slo else None, "decision_steps": decision_steps,
+    })  # fmt: skip
+    folder = out or Path("runs") / _name(scheduler)
+    with locked(folder):
+        opener = partial(contender_opener, scheduler, str(folder.resolve() / "scheduler.log"))
+        plan = campaign.Plan(opener, scheduler, seed, draws)
+        head: dict[str, Any] = {
+            "contender": describe_contender(opener()),
+            "settings": {
+                "alpha": alpha, "control_draws": plan.control_draws, "draws": draws, "min_effect_pp": min_effect,
+                "probes": plan.probes, "root_seed": seed,
+            },
+            "versions": versions(),
+            "regimes": described,
+        }  # fmt: skip
+        certificate = _run(plan, settings, head, folder, jobs, notes)
+    if json_:
+        typer.echo(files.canonical_json(certificate), nl=False)
+    else:
+        terminal.print_certificate(certificate, Console(highlight=False))
+        notes.print(f"report: {folder / 'report.html'}   certificate: {folder / CERTIFICATE}", soft_wrap=True)
+    raise typer.Exit(EXIT[certificate["verdict"]])
+
+
+def _name(scheduler: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(scheduler).name) or "scheduler"
+
+
+def _run(
+    plan: campaign.Plan, settings: list[campaign.Setting], head: dict[str, Any], folder: Path, jobs: int, notes: Console
+) -> dict[str, Any]:
+    """Run what is missing, judge everything, write the folder; the certificate itself appears last."""
+    # What decides the evidence; alpha and the minimum effect only decide what is made of it.
+    asked = {**head, "settings": {k: v for k, v in head["settings"].items() if k not in ("alpha", "min_effect_pp")}}
+    partial_results = Partial(folder, asked)
+    if partial_results.started_afresh:
+        notes.print(f"starting afresh: {partial_results.started_afresh}")
+    finished = partial_results.finished()
+    if finished:
+        notes.print(f"going on: {len(finished)} seeds of the interrupted run are kept")
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+        console=notes, transient=True,
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task("replaying seeds")
+        found = campaign.run(
+            plan, settings, jobs, finished, partial_results.keep, lambda done, total: bar.update(task, completed=done, total=total)
+        )
+        bar.update(task, description="judging")
+        certificate = assess(head, found)
+    (folder / CERTIFICATE).unlink(missing_ok=True)
+    for stale in ("raw", "tables", "figures"):
+        shutil.rmtree(folder / stale, ignore_errors=True)
+    names = evidence.write(found, folder / "raw")
+    certificate["files"] = {name: files.sha256(folder / "raw" / name) for name in names}
+    tables.write_tables(certificate, folder / "tables")
+    drawn = figures.write_figures(certificate, found, folder / "figures")
+    html.write_report(certificate, found, folder / "report.html", {k: p.read_text("utf-8") for k, p in drawn.items()})
+    files.write_text(folder / CERTIFICATE, files.canonical_json(certificate))
+    partial_results.remove()
+    return certificate

@@ -1,0 +1,81 @@
+"""An output folder that survives being killed: finished seeds stay, and two runs never share it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from protocol import evidence as raw
+from protocol.errors import BadInput, ProtocolError
+from protocol.evidence import SeedEvidence
+from protocol.files import canonical_json, write_text
+
+PLAN = "plan.json"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold `folder` for one process.  Raises ProtocolError when another one has it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise BadInput(str(folder), error.strerror or "an error", "a folder that can be written") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise ProtocolError(f"{folder}: another run is writing there; wait for it or give another --out") from None
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+class Partial:
+    """Finished seeds of an unfinished campaign, valid only for exactly the same plan."""
+
+    def __init__(self, folder: Path, plan: Mapping[str, object]) -> None:
+        self.folder = folder / ".partial"
+        self.started_afresh: str | None = None
+        stored = self._stored()
+        if stored is not None and stored != json.loads(canonical_json(plan)):
+            changed = sorted(k for k in {*stored, *plan} if stored.get(k) != json.loads(canonical_json(plan)).get(k))
+            self.started_afresh = f"{', '.join(changed)} changed since the interrupted run"
+            shutil.rmtree(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_text(self.folder / PLAN, canonical_json(plan))
+
+    def _stored(self) -> dict[str, object] | None:
+        try:
+            return dict(json.loads((self.folder / PLAN).read_text("utf-8")))
+        except FileNotFoundError:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            return None
+        except (OSError, ValueError):
+            return {}
+
+    def finished(self) -> dict[tuple[str, int], SeedEvidence]:
+        found = {}
+        for folder in sorted(self.folder.glob("seed-*")):
+            for e in raw.read(folder):
+                found[e.regime, e.seed] = e
+        return found
+
+    def keep(self, e: SeedEvidence) -> None:
+        """Store one seed; it appears whole or not at all."""
+        name = f"seed-{e.regime}-{e.seed}".replace("/", "_")
+        temporary = self.folder / f".{name}"
+        shutil.rmtree(temporary, ignore_errors=True)
+        raw.write([e], temporary)
+        final = self.folder / name
+        shutil.rmtree(final, ignore_errors=True)
+        temporary.rename(final)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
