@@ -1,0 +1,40 @@
+"""What the training side looks like to a scheduler: its loss and its tokens, as functions of inner steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Learner(Protocol):
+    """One island's training run, the same for every island.
+
+    tokens_per_step : tokens that one inner step trains on.
+    """
+
+    @property
+    def tokens_per_step(self) -> int: ...
+
+    def loss(self, inner_steps: int) -> float:
+        """Training loss after this many inner steps since time 0."""
+
+
+@dataclass(frozen=True)
+class ModelledLearner:
+    """A model, not a training run: loss = floor + scale * (1 + steps / offset_steps) ** -exponent.
+
+    Plain and deterministic, so that the loss and token terms of the published scores have something of the
+    right size to read.  It says nothing about what merging does to a loss.
+
+    >>> ModelledLearner(floor=2.0, scale=1.0, offset_steps=100.0, exponent=1.0, tokens_per_step=2048).loss(100)
+    2.5
+    """
+
+    floor: float
+    scale: float
+    offset_steps: float
+    exponent: float
+    tokens_per_step: int
+
+    def loss(self, inner_steps: int) -> float:
+        return self.floor + self.scale * (1.0 + inner_steps / self.offset_steps) ** -self.exponent
