@@ -24,7 +24,7 @@ from protocol.trace import frozen
 POLICY, NO_SYNC = "policy", "no-sync"
 #: Arms kept as placements and violation counts: controls of the envelope, sensitivity controls, the optimum.
 UNIFORM, PERMUTED, SHIFTED, OPTIMUM, CROSSED = "uniform", "own-gaps-permuted", "own-schedule-shifted", "optimum", "crossed"
-PLACED = (POLICY, NO_SYNC, UNIFORM, PERMUTED, SHIFTED, OPTIMUM, CROSSED)
+FILES = ("decisions.parquet", "placements.parquet", "requests.parquet", "seeds.parquet")
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +107,7 @@ def write(evidence: Sequence[SeedEvidence], folder: Path) -> list[str]:
 
 def read(folder: Path) -> list[SeedEvidence]:
     """The evidence that `write` stored.  Raises BadInput naming a file or column that is missing or broken."""
-    tables = {name: _read_table(folder / name) for name in ("seeds.parquet", "decisions.parquet", "requests.parquet", "placements.parquet")}
+    tables = {name: _read_table(folder / name) for name in FILES}
     seeds = tables["seeds.parquet"].to_pylist()
     decisions = _by_seed(tables["decisions.parquet"])
     requests = _by_seed(tables["requests.parquet"])

@@ -14,11 +14,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from protocol import campaign, evidence, files
 from protocol.certificate import assess, versions
 from protocol.cli.settings import contender_opener, describe_contender, settings_for
+from protocol.verify import CERTIFICATE, RAW
 from protocol.workplace import Partial, locked
 from reports import figures, html, tables, terminal
 
 EXIT = {"PASS": 0, "FAIL": 1, "INCONCLUSIVE": 3}
-CERTIFICATE = "certificate.json"
 
 
 def register(app: typer.Typer) -> None:
@@ -100,10 +100,10 @@ def _run(
         bar.update(task, description="judging")
         certificate = assess(head, found)
     (folder / CERTIFICATE).unlink(missing_ok=True)
-    for stale in ("raw", "tables", "figures"):
+    for stale in (RAW, "tables", "figures"):
         shutil.rmtree(folder / stale, ignore_errors=True)
-    names = evidence.write(found, folder / "raw")
-    certificate["files"] = {name: files.sha256(folder / "raw" / name) for name in names}
+    names = evidence.write(found, folder / RAW)
+    certificate["files"] = {name: files.sha256(folder / RAW / name) for name in names}
     tables.write_tables(certificate, folder / "tables")
     drawn = figures.write_figures(certificate, found, folder / "figures")
     html.write_report(certificate, found, folder / "report.html", {k: p.read_text("utf-8") for k, p in drawn.items()})

@@ -1,0 +1,77 @@
+"""Recompute a certificate from the files beside it and name everything that differs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from protocol import evidence, files
+from protocol.certificate import SCHEMA, SCHEMA_VERSION, assess, head_of
+from protocol.errors import BadInput, ProtocolError
+
+CERTIFICATE, RAW = "certificate.json", "raw"
+
+
+def read_certificate(folder: Path) -> dict[str, Any]:
+    """The certificate of an output folder.  Raises BadInput when it is missing, broken or of another schema."""
+    path = folder / CERTIFICATE
+    try:
+        certificate = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise BadInput(str(path), "no such file", "the certificate of a finished run") from None
+    except (OSError, ValueError) as error:
+        raise BadInput(str(path), f"an unreadable certificate ({error})", "JSON") from None
+    found = (certificate.get("schema"), certificate.get("schema_version")) if isinstance(certificate, dict) else None
+    if found != (SCHEMA, SCHEMA_VERSION):
+        raise BadInput(str(path), f"schema {found}", f"{SCHEMA} version {SCHEMA_VERSION}")
+    return dict(certificate)
+
+
+def verify(folder: Path) -> list[str]:
+    """Every difference between the certificate and what its raw files say; empty when they agree."""
+    certificate = read_certificate(folder)
+    found = list(_files(certificate, folder / RAW))
+    text = (folder / CERTIFICATE).read_text("utf-8")
+    if text != files.canonical_json(certificate):
+        found.append(f"{CERTIFICATE}: not in canonical form; it was edited after it was written")
+    try:
+        recomputed = assess(head_of(certificate), evidence.read(folder / RAW))
+    except ProtocolError as error:
+        return [*found, str(error)]
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        return [*found, f"{CERTIFICATE} or {RAW}: cannot be judged ({type(error).__name__}: {error})"]
+    stated = {key: value for key, value in certificate.items() if key != "files"}
+    return found + list(differences(stated, json.loads(files.canonical_json(recomputed))))
+
+
+def _files(certificate: dict[str, Any], raw: Path) -> Iterator[str]:
+    listed = certificate.get("files")
+    if not isinstance(listed, dict):
+        yield f"{CERTIFICATE}, files: found {listed!r}; expected the digests of the raw files"
+        return
+    present = {p.name for p in raw.iterdir()} if raw.is_dir() else set()
+    for name in sorted({*listed, *present, *evidence.FILES}):
+        if name not in listed:
+            yield f"{RAW}/{name}: not named by the certificate"
+        elif name not in present:
+            yield f"{RAW}/{name}: missing"
+        elif files.sha256(raw / name) != listed[name]:
+            yield f"{RAW}/{name}: its SHA-256 is not the one in the certificate"
+
+
+def differences(stated: Any, recomputed: Any, path: str = "") -> Iterator[str]:
+    """Each place at which two JSON values differ, as `path: stated A, recomputed B`."""
+    if isinstance(stated, dict) and isinstance(recomputed, dict):
+        for key in sorted({*stated, *recomputed}):
+            if key not in stated or key not in recomputed:
+                which = "is not in the certificate" if key not in stated else "cannot be recomputed"
+                yield f"{path}.{key}".lstrip(".") + f": {which}"
+            else:
+                yield from differences(stated[key], recomputed[key], f"{path}.{key}".lstrip("."))
+    elif isinstance(stated, list) and isinstance(recomputed, list) and len(stated) == len(recomputed):
+        for index, (a, b) in enumerate(zip(stated, recomputed, strict=True)):
+            yield from differences(a, b, f"{path}[{index}]")
+    elif stated != recomputed or type(stated) is not type(recomputed):
+        yield f"{path}: stated {json.dumps(stated)}, recomputed {json.dumps(recomputed)}"
