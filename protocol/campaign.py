@@ -140,7 +140,9 @@ def costs(
     return np.stack([sidecar.violations(schedules, slo) for slo in slos], axis=1)
 
 
-def place(plan: Plan, setting: Setting, seed: int, workload: Workload, sidecar: LoadedSidecar, until_ns: int | None = None) -> Rollout:
+def place(
+    plan: Plan, setting: Setting, seed: int, workload: Workload, sidecar: LoadedSidecar, until_ns: int | None = None
+) -> Rollout:
     """One run of the contender: a fresh scheduler with the seed's own random stream."""
     contender = _contender(plan.open_contender)
     stream = (plan.root_seed, "scheduler", setting.name, seed)
@@ -159,7 +161,11 @@ def _contender(open_contender: Callable[[], SchedulerSource | type[Planner]]) ->
 
 
 def _planned(
-    planner_type: type[Planner], setting: Setting, trace: RequestTrace, sidecar: LoadedSidecar, stream: tuple[int | str, ...]
+    planner_type: type[Planner],
+    setting: Setting,
+    trace: RequestTrace,
+    sidecar: LoadedSidecar,
+    stream: tuple[int | str, ...],
 ) -> Rollout:
     offered = {"sidecar": sidecar, "slo": setting.slos[0], "rng": seeds.generator(*stream)}  # type: ignore[arg-type]
     wanted = planner_type.__init__.__code__.co_varnames if "__init__" in vars(planner_type) else ()

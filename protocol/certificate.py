@@ -15,7 +15,7 @@ from typing import Any
 from protocol.corridor import Corridor
 from protocol.errors import BadInput
 from protocol.evidence import POLICY, SeedEvidence
-from protocol.gates.envelope import Envelope, envelope_gate, measure
+from protocol.gates.envelope import Measured, envelope_gate, measure
 from protocol.gates.integrity import integrity_gate
 from protocol.gates.load_match import load_match_gate
 from protocol.gates.progress import progress_gate
@@ -46,7 +46,7 @@ def assess(head: Mapping[str, Any], evidence: Sequence[SeedEvidence]) -> Json:
     Raises BadInput when a seed that the head names has no evidence.
     """
     settings = head["settings"]
-    claims: list[tuple[str, str, list[GateResult], Envelope]] = []
+    claims: list[tuple[str, str, list[GateResult], Measured]] = []
     regimes = []
     for regime in head["regimes"]:
         mine = sorted((e for e in evidence if e.regime == regime["name"]), key=lambda e: e.seed)
@@ -105,19 +105,32 @@ def _seed_summary(e: SeedEvidence, corridor: Corridor) -> Json:
     }
 
 
-def _claim(name: str, slo: str, gates: Sequence[GateResult], measured: Envelope, p_holm: float | None) -> Json:
+def _claim(name: str, slo: str, gates: Sequence[GateResult], measured: Measured, p_holm: float | None) -> Json:
     # G1 decides how far a claim reaches (its tier), not whether the placement beat the control.
     deciding = [g for g in gates if g.gate != "G1"]
     order = ("failed", "undecidable", "passed")
     status = min((g.status for g in deciding), key=order.index)
     culprit = next((g for g in deciding if g.status == status), None)
-    reason = "every gate passed" if status == "passed" or culprit is None else f"{culprit.gate} {culprit.title}: {culprit.reason}"
+    reason = (
+        "every gate passed"
+        if status == "passed" or culprit is None
+        else f"{culprit.gate} {culprit.title}: {culprit.reason}"
+    )
     return {
         "regime": name,
         "slo": slo,
         "verdict": _VERDICT[status],
         "reason": reason,
-        "gates": [{"gate": g.gate, "title": g.title, "status": g.status, "reason": g.reason, "checks": [asdict(c) for c in g.checks]} for g in gates],
+        "gates": [
+            {
+                "gate": g.gate,
+                "title": g.title,
+                "status": g.status,
+                "reason": g.reason,
+                "checks": [asdict(c) for c in g.checks],
+            }
+            for g in gates
+        ],
         "envelope": measured.to_json(p_holm),
     }
 

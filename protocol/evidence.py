@@ -23,8 +23,16 @@ from protocol.trace import frozen
 #: Arms whose requests are kept row by row.
 POLICY, NO_SYNC = "policy", "no-sync"
 #: Arms kept as placements and violation counts: controls of the envelope, sensitivity controls, the optimum.
-UNIFORM, PERMUTED, SHIFTED, OPTIMUM, CROSSED = "uniform", "own-gaps-permuted", "own-schedule-shifted", "optimum", "crossed"
-FILES = ("decisions.parquet", "placements.parquet", "requests.parquet", "seeds.parquet")
+UNIFORM, PERMUTED, SHIFTED, OPTIMUM, CROSSED = (
+    "uniform",
+    "own-gaps-permuted",
+    "own-schedule-shifted",
+    "optimum",
+    "crossed",
+)
+#: The raw files of an output folder: what was asked, and what was measured.
+ASKED = "asked.json"
+TABLES = ("decisions.parquet", "placements.parquet", "requests.parquet", "seeds.parquet")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +51,9 @@ class Placements:
         for column, dtype in (("lengths", "i4"), ("gaps", "i4"), ("violations", "i8")):
             object.__setattr__(self, column, frozen(getattr(self, column), dtype))
         if self.lengths.sum() != len(self.gaps) or len(self.violations) != len(self.lengths):
-            raise BadInput("placements", f"{len(self.gaps)} gaps, {len(self.violations)} costs", "as many as the lengths say")
+            raise BadInput(
+                "placements", f"{len(self.gaps)} gaps, {len(self.violations)} costs", "as many as the lengths say"
+            )
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -91,7 +101,9 @@ def write(evidence: Sequence[SeedEvidence], folder: Path) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     tables = {
         "seeds.parquet": _seeds_table(evidence),
-        "decisions.parquet": pa.concat_tables([_labelled(e, decided_ns=e.decided_ns, merged=e.merged) for e in evidence]),
+        "decisions.parquet": pa.concat_tables(
+            [_labelled(e, decided_ns=e.decided_ns, merged=e.merged) for e in evidence]
+        ),
         "requests.parquet": pa.concat_tables(
             [_labelled(e, len(m), arm=arm, table=m.to_table()) for e in evidence for arm, m in e.requests.items()]
         ),
@@ -107,7 +119,7 @@ def write(evidence: Sequence[SeedEvidence], folder: Path) -> list[str]:
 
 def read(folder: Path) -> list[SeedEvidence]:
     """The evidence that `write` stored.  Raises BadInput naming a file or column that is missing or broken."""
-    tables = {name: _read_table(folder / name) for name in FILES}
+    tables = {name: _read_table(folder / name) for name in TABLES}
     seeds = tables["seeds.parquet"].to_pylist()
     decisions = _by_seed(tables["decisions.parquet"])
     requests = _by_seed(tables["requests.parquet"])
@@ -144,7 +156,13 @@ def _labels(e: SeedEvidence, n: int) -> dict[str, pa.Array]:
     return {"regime": regime.cast(pa.string()), "seed": pa.array(np.full(n, e.seed, np.int32))}
 
 
-def _labelled(e: SeedEvidence, n: int | None = None, arm: str | None = None, table: pa.Table | None = None, **columns: NDArray[np.generic]) -> pa.Table:
+def _labelled(
+    e: SeedEvidence,
+    n: int | None = None,
+    arm: str | None = None,
+    table: pa.Table | None = None,
+    **columns: NDArray[np.generic],
+) -> pa.Table:
     size = n if n is not None else len(next(iter(columns.values())))
     data = _labels(e, size)
     if arm is not None:
@@ -168,7 +186,17 @@ def _placement_table(e: SeedEvidence, arm: str, p: Placements) -> pa.Table:
 
 
 def _seeds_table(evidence: Sequence[SeedEvidence]) -> pa.Table:
-    plain = ("regime", "seed", "trace_digest", "n_requests", "prompt_tokens", "output_tokens", "forced", "corridor_violation", "replay_difference")
+    plain = (
+        "regime",
+        "seed",
+        "trace_digest",
+        "n_requests",
+        "prompt_tokens",
+        "output_tokens",
+        "forced",
+        "corridor_violation",
+        "replay_difference",
+    )
     text = {"regime", "trace_digest", "corridor_violation", "replay_difference"}
     columns = {c: pa.array([getattr(e, c) for e in evidence], pa.string() if c in text else pa.int64()) for c in plain}
     columns["probes"] = pa.array([json.dumps([vars(p) for p in e.probes]) for e in evidence], pa.string())

@@ -79,7 +79,18 @@ def rollout(
             merge, imposed = True, True
         else:
             steps = gap * corridor.decision_steps
-            seen = _observe(session.observe(now_ns), workload, arrivals, corridor, learner, now_ns, base_ns, base_steps, steps, len(starts))
+            seen = _observe(
+                session.observe(now_ns),
+                workload,
+                arrivals,
+                corridor,
+                learner,
+                now_ns,
+                base_ns,
+                base_steps,
+                steps,
+                len(starts),
+            )
             merge, imposed = _answer(run.decide(seen), n_islands, seen.time_s), False
             decided.append(now_ns)
             merged.append(merge)
@@ -87,7 +98,11 @@ def rollout(
             session.add_merge(now_ns, busy)
             starts.append(now_ns)
             forced.append(imposed)
-            base_ns, base_steps, gap = now_ns + corridor.merge_ns, base_steps + gap * corridor.decision_steps, corridor.gap_min
+            base_ns, base_steps, gap = (
+                now_ns + corridor.merge_ns,
+                base_steps + gap * corridor.decision_steps,
+                corridor.gap_min,
+            )
         else:
             gap += 1
     return Rollout(
@@ -102,7 +117,9 @@ def rollout(
 def _answer(decision: Decision, n_islands: int, time_s: float) -> bool:
     everyone = tuple(range(n_islands))
     if decision.groups is not None and tuple(tuple(sorted(g)) for g in decision.groups) != (everyone,):
-        raise SchedulerError(f"decision at {time_s:g} s: found groups {decision.groups}; expected all islands, {everyone}")
+        raise SchedulerError(
+            f"decision at {time_s:g} s: found groups {decision.groups}; expected all islands, {everyone}"
+        )
     return decision.merge
 
 

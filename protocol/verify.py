@@ -37,10 +37,12 @@ def verify(folder: Path) -> list[str]:
     if text != files.canonical_json(certificate):
         found.append(f"{CERTIFICATE}: not in canonical form; it was edited after it was written")
     try:
-        recomputed = assess(head_of(certificate), evidence.read(folder / RAW))
+        asked = json.loads((folder / RAW / evidence.ASKED).read_text("utf-8"))
+        found += differences(head_of(certificate), asked)
+        recomputed = assess(asked, evidence.read(folder / RAW))
     except ProtocolError as error:
         return [*found, str(error)]
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (OSError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         return [*found, f"{CERTIFICATE} or {RAW}: cannot be judged ({type(error).__name__}: {error})"]
     stated = {key: value for key, value in certificate.items() if key != "files"}
     return found + list(differences(stated, json.loads(files.canonical_json(recomputed))))
@@ -52,7 +54,7 @@ def _files(certificate: dict[str, Any], raw: Path) -> Iterator[str]:
         yield f"{CERTIFICATE}, files: found {listed!r}; expected the digests of the raw files"
         return
     present = {p.name for p in raw.iterdir()} if raw.is_dir() else set()
-    for name in sorted({*listed, *present, *evidence.FILES}):
+    for name in sorted({*listed, *present, *evidence.TABLES, evidence.ASKED}):
         if name not in listed:
             yield f"{RAW}/{name}: not named by the certificate"
         elif name not in present:

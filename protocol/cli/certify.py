@@ -26,8 +26,12 @@ def register(app: typer.Typer) -> None:
 
 
 def certify(
-    scheduler: Annotated[str, typer.Argument(help="FILE, FILE:Class, module:attr, cmd:COMMAND or a name of `protocol list`")],
-    regime: Annotated[list[str] | None, typer.Option(help="regime name or TOML file; repeatable (default: all five)")] = None,
+    scheduler: Annotated[
+        str, typer.Argument(help="FILE, FILE:Class, module:attr, cmd:COMMAND or a name of `protocol list`")
+    ],
+    regime: Annotated[
+        list[str] | None, typer.Option(help="regime name or TOML file; repeatable (default: all five)")
+    ] = None,
     trace: Annotated[list[Path] | None, typer.Option(help="real request trace, cut into windows; repeatable")] = None,
     trace_format: Annotated[str | None, typer.Option(help="format of --trace where it cannot be detected")] = None,
     time_unit: Annotated[str | None, typer.Option(help="unit of the times in --trace where it is ambiguous")] = None,
@@ -36,7 +40,9 @@ def certify(
     slo: Annotated[list[str] | None, typer.Option(help="e.g. e2e<=1s or ttft<=200ms,itl<=50ms; repeatable")] = None,
     alpha: Annotated[float, typer.Option(min=0.0001, max=0.5, help="level of the certificate")] = 0.05,
     min_effect: Annotated[float, typer.Option(min=0.0, help="gain in pp that must be exceeded")] = 0.0,
-    decision_steps: Annotated[int | None, typer.Option(min=1, help="inner steps between decisions (published: 128)")] = None,
+    decision_steps: Annotated[
+        int | None, typer.Option(min=1, help="inner steps between decisions (published: 128)")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="root of every random stream")] = 20260601,
     out: Annotated[Path | None, typer.Option(help="output folder (default: runs/NAME)")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="processes; the certificate does not depend on it")] = 2,
@@ -95,7 +101,12 @@ def _run(
     with bar:
         task = bar.add_task("replaying seeds")
         found = campaign.run(
-            plan, settings, jobs, finished, partial_results.keep, lambda done, total: bar.update(task, completed=done, total=total)
+            plan,
+            settings,
+            jobs,
+            finished,
+            partial_results.keep,
+            lambda done, total: bar.update(task, completed=done, total=total),
         )
         bar.update(task, description="judging")
         certificate = assess(head, found)
@@ -103,7 +114,9 @@ def _run(
     for stale in (RAW, "tables", "figures"):
         shutil.rmtree(folder / stale, ignore_errors=True)
     names = evidence.write(found, folder / RAW)
-    certificate["files"] = {name: files.sha256(folder / RAW / name) for name in names}
+    files.write_text(folder / RAW / evidence.ASKED, files.canonical_json(head))
+    names.append(evidence.ASKED)
+    certificate["files"] = {name: files.sha256(folder / RAW / name) for name in sorted(names)}
     tables.write_tables(certificate, folder / "tables")
     drawn = figures.write_figures(certificate, found, folder / "figures")
     html.write_report(certificate, found, folder / "report.html", {k: p.read_text("utf-8") for k, p in drawn.items()})

@@ -27,4 +27,6 @@ def verify_command(
         typer.echo(f"and {len(found) - most} more differences")
     if found:
         raise typer.Exit(1)
-    typer.echo(f"verified: {certificate['verdict']}, {len(certificate['claims'])} claims recomputed from {folder / 'raw'}")
+    typer.echo(
+        f"verified: {certificate['verdict']}, {len(certificate['claims'])} claims recomputed from {folder / 'raw'}"
+    )

@@ -39,7 +39,9 @@ def _budget(evidence: Sequence[SeedEvidence], corridor: Corridor) -> Check:
         budget = int(e.placed[POLICY].lengths[0])
         realised.append(budget)
         if budget == 0 and not e.corridor_violation:
-            return Check("budget", "undecidable", f"seed {e.seed}: no merge was made, so there is no placement to judge")
+            return Check(
+                "budget", "undecidable", f"seed {e.seed}: no merge was made, so there is no placement to judge"
+            )
         controls = e.placed.get(UNIFORM)
         if controls is None:
             return Check("budget", "failed", f"seed {e.seed}: no matched draws")
@@ -73,7 +75,7 @@ def _determinism(evidence: Sequence[SeedEvidence]) -> Check:
     probes = [(e.seed, p) for e in evidence for p in e.probes if p.kind == "determinism"]
     for seed, probe in probes:
         if probe.difference:
-            reason = f"seed {seed}: a second run with the same seed differs ({probe.difference}); a clock or unseeded entropy?"
+            reason = f"seed {seed}: a second run differs ({probe.difference}): a clock or unseeded entropy?"
             return Check("determinism", "failed", reason, n=len(probes))
     for e in evidence:
         if e.replay_difference:
@@ -97,7 +99,9 @@ def _completeness(evidence: Sequence[SeedEvidence]) -> Check:
                 return Check("completeness", "failed", f"seed {e.seed}, arm {arm}: a request without an outcome")
             total += len(m)
             failed += int(np.sum(m.outcome != SERVED))
-    reason = f"scheduled = served + failed + refused in every arm; {failed} of {total} not served, counted as violations"
+    reason = (
+        f"scheduled = served + failed + refused in every arm; {failed} of {total} not served, counted as violations"
+    )
     return Check("completeness", "passed", reason, n=total, details={"not_served": failed})
 
 

@@ -23,7 +23,9 @@ def transfer_gate(calibration: Mapping[str, Any] | None, alpha: float) -> GateRe
     title = "real-sidecar effect transfer"
     if calibration is None:
         reason = "no calibration: no real server has shown the effect, so nothing is said about serving SLOs"
-        return GateResult("G1", title, (Check("effect", "undecidable", reason), Check("agreement", "undecidable", reason)))
+        return GateResult(
+            "G1", title, (Check("effect", "undecidable", reason), Check("agreement", "undecidable", reason))
+        )
     runs = calibration["runs"]
     real = transfer_ratio(
         [r["exposed_p95_ms"] for r in runs],
@@ -35,7 +37,9 @@ def transfer_gate(calibration: Mapping[str, Any] | None, alpha: float) -> GateRe
         effect = Check("effect", "undecidable", real.reason, n=real.n_runs)
     else:
         status = "passed" if real.interval[0] > MIN_RATIO else "failed"
-        reason = f"p95 of exposed over unexposed requests {real.ratio:.3f} in {real.n_runs} runs on {calibration['server']}"
+        reason = (
+            f"p95 of exposed over unexposed requests {real.ratio:.3f} in {real.n_runs} runs on {calibration['server']}"
+        )
         effect = Check("effect", status, reason, real.ratio, MIN_RATIO, real.n_runs, real.interval)
     agreement = tost_log_ratio(
         [r["exposed_p95_ms"] / r["unexposed_p95_ms"] for r in runs],

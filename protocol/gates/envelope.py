@@ -1,0 +1,264 @@
+"""G3: better than matched random placement, and by looking at the load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol import seeds
+from protocol.corridor import Corridor
+from protocol.evidence import CROSSED, NO_SYNC, OPTIMUM, PERMUTED, POLICY, SHIFTED, UNIFORM, SeedEvidence
+from protocol.gates.result import Check, GateResult
+from protocol.stats.envelope import Envelope, envelope
+from protocol.stats.randomization import crossed
+from protocol.stats.result import Interval, TestOutcome
+from protocol.trace import NS_PER_S
+
+UNRELATED, PLACEBO = "unrelated-trace", "placebo"
+
+#: What each control keeps of the policy's schedule, and the question that the rest answers.
+QUESTIONS = {
+    UNIFORM: "same number of merges, uniform over the corridor: better than chance?",
+    PERMUTED: "own gaps in random order: does the order of the gaps matter?",
+    SHIFTED: "own schedule moved in time: does its phase matter?",
+    UNRELATED: "own schedules exchanged between traces: do they follow the load?",
+    PLACEBO: "schedules made on other traces against uniform draws: is there a gain without looking?",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Everything about one regime and SLO that the envelope's verdict rests on.
+
+    excess : sync-excess violations in percentage points, by arm: policy (S,), draws of each control S arrays.
+    tests : the matched envelope.  independence : whether the schedules know their traces.
+    p : the largest of the three p-values, None when any is undecidable, with `reason`.
+    """
+
+    seeds: tuple[int, ...]
+    merges: NDArray[np.int64]
+    tests: Envelope
+    independence: TestOutcome
+    p: float | None
+    reason: str | None
+    no_sync_pct: NDArray[np.float64]
+    optimum_pp: NDArray[np.float64]
+    per_merge: tuple[float, float]
+    requests_saved: float
+    controls: tuple[Mapping[str, Any], ...]
+
+    def to_json(self, p_holm: float | None) -> dict[str, Any]:
+        """Plain values; unknown is None."""
+        t = self.tests
+        known = len(t.policy) == len(self.seeds)
+        optimum_gain = _finite(np.mean(t.draw_mean - self.optimum_pp)) if known else None
+        captured = t.gain / optimum_gain if t.gain is not None and optimum_gain else None
+        per_seed = [
+            {
+                "seed": seed,
+                "merges": int(self.merges[i]),
+                "policy": float(t.policy[i]),
+                "draw_mean": float(t.draw_mean[i]),
+                "draw_sd": float(t.draw_sd[i]),
+                "rank": int(t.ranks[i]),
+                "of": t.n_draws + 1,
+                "no_sync_pct": float(self.no_sync_pct[i]),
+                "optimum": _finite(self.optimum_pp[i]),
+            }
+            for i, seed in enumerate(self.seeds)
+            if known
+        ]
+        return {
+            "gain_pp": t.gain,
+            "interval_pp": _limits(t.interval),
+            "lower_bound_pp": _finite(t.lower_bound),
+            "t_interval_pp": _limits(t.t_interval),
+            "p_stratified": t.stratified.pvalue,
+            "p_sign_flip": t.sign_flip.pvalue,
+            "p_rank": t.rank.pvalue,
+            "p_crossed": self.independence.pvalue,
+            "p": self.p,
+            "p_holm": p_holm,
+            "attainable_p": t.floor,
+            "n_seeds": t.n_seeds,
+            "n_draws": t.n_draws,
+            "mde_pp": t.detectable,
+            "policy_excess_pp": _finite(np.mean(t.policy)) if known else None,
+            "control_excess_pp": _finite(np.mean(t.draw_mean)) if known else None,
+            "no_sync_violation_pct": _finite(np.mean(self.no_sync_pct)),
+            "policy_violations_per_merge": _finite(self.per_merge[0]),
+            "control_violations_per_merge": _finite(self.per_merge[1]),
+            "optimum_gain_pp": optimum_gain,
+            "gain_captured": _finite(captured),
+            "requests_saved_per_sidecar_per_10_min": _finite(self.requests_saved),
+            "per_seed": per_seed,
+            "controls": list(self.controls),
+        }
+
+
+def measure(
+    evidence: Sequence[SeedEvidence], slo: int, corridor: Corridor, islands: int, root_seed: int, alpha: float
+) -> Measured:
+    """The envelope of one regime for its SLO number `slo`; never raises on missing arms, they are undecidable."""
+    name = evidence[0].regime
+    requests = np.array([e.n_requests for e in evidence], np.float64)
+    idle = np.array([_violations(e, NO_SYNC, slo)[0] for e in evidence], np.float64)
+
+    def excess(arm: str) -> list[NDArray[np.float64]]:
+        return [100 * (_violations(e, arm, slo) - idle[i]) / requests[i] for i, e in enumerate(evidence)]
+
+    policy = np.array([values[0] for values in excess(POLICY)])
+    best = np.array([values[slo] if len(values) > slo else np.nan for values in excess(OPTIMUM)])
+    merges = np.array([e.placed[POLICY].lengths[0] for e in evidence], np.int64)
+
+    def stream(what: str) -> np.random.Generator:
+        return seeds.generator(root_seed, "test", what, name, slo)
+
+    tests = envelope(policy, excess(UNIFORM), stream("envelope"), alpha=alpha)
+    cost = _cost_per_merge(evidence, slo, idle)
+    independence = crossed(cost, stream("crossed"))
+    exchanged = _exchanged(cost) * merges
+    ps = (tests.pvalue, independence.pvalue)
+    missing = tests.reason if tests.pvalue is None else independence.reason if independence.pvalue is None else None
+    gain_requests = np.mean((tests.draw_mean - tests.policy) * requests / 100) if len(tests.policy) else np.nan
+    span_s = corridor.horizon_ns / NS_PER_S
+    total = merges.sum()
+    per_merge = (
+        (float((policy * requests).sum() / 100 / total), float((tests.draw_mean * requests).sum() / 100 / total))
+        if total and len(tests.draw_mean)
+        else (np.nan, np.nan)
+    )
+    return Measured(
+        seeds=tuple(e.seed for e in evidence),
+        merges=merges,
+        tests=tests,
+        independence=independence,
+        p=None if ps[0] is None or ps[1] is None else max(ps[0], ps[1]),
+        reason=missing,
+        no_sync_pct=100 * idle / requests,
+        optimum_pp=best,
+        per_merge=per_merge,
+        requests_saved=float(gain_requests * 600 / span_s / islands),
+        controls=tuple(_controls(policy, exchanged, tests, independence, excess, stream, alpha)),
+    )
+
+
+def _violations(e: SeedEvidence, arm: str, slo: int) -> NDArray[np.float64]:
+    placed = e.placed.get(arm)
+    return np.array([np.nan]) if placed is None else placed.violations[:, slo].astype(np.float64)
+
+
+def _cost_per_merge(evidence: Sequence[SeedEvidence], slo: int, idle: NDArray[np.float64]) -> NDArray[np.float64]:
+    """cost[s, t]: sync-excess violations per merge of the schedule made on trace t, replayed on trace s, in pp."""
+    size = len(evidence)
+    cost = np.full((size, size), np.nan)
+    for s, e in enumerate(evidence):
+        placed = e.placed.get(CROSSED)
+        if placed is not None and len(placed) == size:
+            merges = np.where(placed.lengths > 0, placed.lengths, np.nan)
+            cost[s] = 100 * (placed.violations[:, slo] - idle[s]) / merges / e.n_requests
+    return cost
+
+
+def _exchanged(cost: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mean cost per merge on each trace of the schedules made on the other traces, shape (S,)."""
+    size = len(cost)
+    return (cost.sum(axis=1) - np.diagonal(cost)) / (size - 1) if size > 1 else np.full(size, np.nan)
+
+
+def _controls(
+    policy: NDArray[np.float64],
+    exchanged: NDArray[np.float64],
+    tests: Envelope,
+    independence: TestOutcome,
+    excess: Callable[[str], list[NDArray[np.float64]]],
+    stream: Callable[[str], np.random.Generator],
+    alpha: float,
+) -> list[dict[str, Any]]:
+    """The controls side by side; only the uniform draws and the exchange between traces decide."""
+    found = [_control(UNIFORM, tests.gain, tests.pvalue, tests.n_seeds * tests.n_draws, True, alpha)]
+    for arm in (PERMUTED, SHIFTED):
+        draws = excess(arm)
+        usable = [i for i, d in enumerate(draws) if len(d) and np.isfinite(d).all()]
+        result = envelope(policy[usable], [draws[i] for i in usable], stream(arm), alpha=alpha, min_draws=1)
+        found.append(_control(arm, result.gain, result.pvalue, sum(len(draws[i]) for i in usable), False, alpha))
+    own = _finite(np.mean(exchanged - policy)) if len(exchanged) else None
+    found.append(_control(UNRELATED, own, independence.pvalue, independence.n, True, alpha))
+    placebo = envelope(exchanged, excess(UNIFORM), stream(PLACEBO), alpha=alpha)
+    found.append(_control(PLACEBO, placebo.gain, placebo.pvalue, placebo.n_seeds * placebo.n_draws, False, alpha))
+    return found
+
+
+def _control(name: str, gain: float | None, p: float | None, n: int, gates: bool, alpha: float) -> dict[str, Any]:
+    if p is None:
+        says = "undecidable"
+    elif p <= alpha:
+        says = {
+            UNIFORM: "better than chance",
+            UNRELATED: "the schedules follow the load",
+            PLACEBO: "a gain without looking",
+        }.get(name, "it matters")
+    else:
+        says = {
+            UNIFORM: "not shown to beat chance",
+            UNRELATED: "not shown to follow the load",
+            PLACEBO: "no gain without looking",
+        }.get(name, "not shown")
+    return {
+        "name": name,
+        "question": QUESTIONS[name],
+        "gain_pp": _finite(gain),
+        "p": p,
+        "n": n,
+        "gates": gates,
+        "says": says,
+    }
+
+
+def envelope_gate(measured: Measured, p_holm: float | None, alpha: float, min_effect_pp: float) -> GateResult:
+    """Passes when the Holm-adjusted p is at most alpha and the gain's lower bound exceeds the minimum effect."""
+    title = "matched random-deferral envelope"
+    t = measured.tests
+    if measured.p is None or p_holm is None or t.lower_bound is None or t.gain is None:
+        reason = measured.reason or "no p-value"
+        return GateResult("G3", title, (Check("placement", "undecidable", reason, n=t.n_seeds),))
+    limits = _limits(t.interval)
+    interval = (limits[0], limits[1]) if limits and limits[0] is not None and limits[1] is not None else None
+    detectable = f"; a gain of {t.detectable:.2f} pp would have been found 9 times in 10" if t.detectable else ""
+    says = f"gain {t.gain:.2f} pp over {t.n_draws} matched draws in each of {t.n_seeds} seeds"
+    significant = p_holm <= alpha
+    blind = measured.independence.pvalue is not None and measured.independence.pvalue > alpha
+    if significant:
+        reason = f"{says}, Holm p = {p_holm:.3g}"
+    elif blind and t.pvalue is not None and t.pvalue <= alpha:
+        reason = (
+            f"{says}, but exchanging its schedules between traces costs no more "
+            f"(p = {measured.independence.pvalue:.3g}): the gain comes from its gaps, not from looking at the load"
+        )
+    else:
+        reason = f"{says}, Holm p = {p_holm:.3g}{detectable}"
+    placement = Check("placement", "passed" if significant else "failed", reason, p_holm, alpha, t.n_seeds, interval)
+    enough = t.lower_bound > min_effect_pp
+    bound = f"lower bound of the gain {t.lower_bound:.3f} pp, minimum effect {min_effect_pp:g} pp"
+    effect = Check("effect", "passed" if enough else "failed", bound, t.lower_bound, min_effect_pp, t.n_seeds, interval)
+    load = Check(
+        "load-aware",
+        "failed" if blind else "passed",
+        f"own schedules against the same schedules exchanged between traces: p = {measured.independence.pvalue:.3g}",
+        measured.independence.pvalue,
+        alpha,
+        measured.independence.n,
+    )
+    return GateResult("G3", title, (placement, effect, load))
+
+
+def _limits(interval: Interval | None) -> list[float | None] | None:
+    return None if interval is None else [_finite(interval.lower), _finite(interval.upper)]
+
+
+def _finite(value: float | np.floating[Any] | None) -> float | None:
+    return float(value) if value is not None and np.isfinite(value) else None
