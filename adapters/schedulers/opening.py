@@ -1,0 +1,54 @@
+"""One door for every form of scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from adapters.schedulers.planner import PlannerSource
+from adapters.schedulers.process import ProcessSource
+from adapters.schedulers.recorded import RecordedSource
+from adapters.schedulers.sources import resolve
+
+
+def open_scheduler(
+    spec: str,
+    *,
+    decision_timeout_s: float = 5.0,
+    log_path: Path | None = None,
+    memory_limit_mb: int = 2048,
+    hidden: Sequence[Path] = (),
+) -> ProcessSource | PlannerSource | RecordedSource:
+    """The scheduler that `spec` names, loaded once to see that it can be.
+
+    spec : a registered name, FILE.py, FILE.py:Class, package.module:attribute, cmd:COMMAND ARGUMENTS, or a
+        merge log (.jsonl, .csv).
+    decision_timeout_s : seconds within which each decision must come.
+    log_path : file that what the scheduler prints is appended to; None drops it.
+    memory_limit_mb : what a run may allocate beyond what it starts with.
+    hidden : files and folders (the trace, the output) that it may not read even where they lie in its folder.
+
+    Raises BadInput when there is no such scheduler or the choice is not clear, SchedulerError when its code
+    cannot be loaded.
+    """
+    if not spec.startswith("cmd:") and spec.endswith((".jsonl", ".csv")):
+        return RecordedSource(Path(spec))
+    target = resolve(spec)
+    source = ProcessSource(
+        target,
+        decision_timeout_s=decision_timeout_s,
+        log_path=log_path,
+        memory_limit_mb=memory_limit_mb,
+        hidden=hidden,
+    )
+    try:
+        run = source.start((0,))
+        planner = run.kind == "planner"
+        run.close()
+    except BaseException:
+        source.close()
+        raise
+    if not planner:
+        return source
+    source.close()
+    return PlannerSource(source)

@@ -1,0 +1,195 @@
+"""What a scheduler's process may not do, as far as the operating system can enforce it.
+
+On Linux with Landlock (5.13 and later; no privilege needed): read nothing but the paths granted, write
+nothing but the scratch folder, trace or read the memory of no process outside, open no TCP connection (6.7)
+and signal no process outside (6.12).  Everywhere: a Python audit hook refuses new processes, sockets and
+files outside the grants (it binds well-behaved code only), and limits on memory and file size.
+
+Runs in the child: standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import struct
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+_SET_PDEATHSIG, _SET_NO_NEW_PRIVS, _SET_CHILD_SUBREAPER = 1, 38, 36
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
+#: Rights known to each Landlock ABI: 13 from the first, then refer, truncate and device ioctl.
+_FILE_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
+_ON_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | 1 << 14 | 1 << 15
+_LINUX = sys.platform == "linux"
+_libc: Any = ctypes.CDLL(None, use_errno=True) if _LINUX else None
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
+SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/opt", "/etc", "/nix/store", "/snap")
+
+
+def die_with_parent(parent: int, sign: int) -> None:
+    """Ask for a signal when the parent dies, and act at once if it is dead already."""
+    if _LINUX:
+        _libc.prctl(_SET_PDEATHSIG, int(sign), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent dies, so that none can slip away."""
+    if _LINUX:
+        _libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def children() -> list[int]:
+    """Process ids of this process's children."""
+    mine, found = os.getpid(), []
+    if not os.path.isdir("/proc/self"):
+        return found
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as stat:
+                    fields = stat.read().rpartition(b")")[2].split()
+            except OSError:  # it ended meanwhile
+                continue
+            if int(fields[1]) == mine and fields[0] != b"Z":
+                found.append(int(name))
+    return found
+
+
+def kill_descendants() -> None:
+    """Kill and reap every child, and what they leave behind, until there is none."""
+    while True:
+        for pid in children():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def limit(memory_bytes: int, file_bytes: int) -> None:
+    """Bound what this process may allocate beyond what it holds now, and how large a file it may write.
+
+    RLIMIT_DATA counts private writable memory; RLIMIT_AS would also count what runtimes only reserve.
+    """
+    held = 0
+    if _LINUX:
+        with open("/proc/self/statm") as statm:
+            held = int(statm.read().split()[5]) * resource.getpagesize()
+    for which, value in (
+        (resource.RLIMIT_DATA, held + memory_bytes),
+        (resource.RLIMIT_FSIZE, file_bytes),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        try:
+            resource.setrlimit(which, (value, value))
+        except (ValueError, OSError):  # a lower hard limit is already set
+            continue
+
+
+def _expand(path: str, hidden: frozenset[str]) -> Iterable[tuple[str, bool]]:
+    """Grants (path, whole) that together cover `path` without the hidden ones beneath it."""
+    if path in hidden:
+        return
+    if not any(secret.startswith(path.rstrip("/") + "/") for secret in hidden):
+        yield path, True
+        return
+    yield path, False
+    try:
+        names = sorted(os.listdir(path))
+    except OSError:
+        return
+    for name in names:
+        yield from _expand(os.path.join(path, name), hidden)
+
+
+def restrict(
+    readable: Iterable[str], listable: Iterable[str], writable: Iterable[str], hidden: Iterable[str]
+) -> bool:
+    """Confine this process and all that it starts, for good.  False where the kernel cannot.
+
+    `listable` folders may be listed but not read; `hidden` names files and folders that stay unreadable
+    although they lie beneath a readable one.
+    """
+    if not _LINUX:
+        return False
+    abi = _libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1)
+    if abi < 1:
+        return False
+    rights = _FILE_RIGHTS.get(abi, (1 << 16) - 1)
+    attributes = struct.pack("<QQQ", rights, 3 if abi >= 4 else 0, 3 if abi >= 6 else 0)
+    size = 24 if abi >= 6 else 16 if abi >= 4 else 8
+    ruleset = _libc.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(size), 0)
+    if ruleset < 0:
+        return False
+
+    def grant(path: str, allowed: int) -> None:
+        try:
+            handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except OSError:
+            return
+        if not os.path.isdir(path):
+            allowed &= _ON_A_FILE
+        _libc.syscall(_ADD_RULE, ruleset, 1, struct.pack("<Qi", allowed & rights, handle), 0)
+        os.close(handle)
+
+    read, secret = _EXECUTE | _READ_FILE | _READ_DIR, frozenset(map(os.path.realpath, hidden))
+    for path in {os.path.realpath(p) for p in readable}:
+        for part, whole in _expand(path, secret):
+            # The folder above a hidden file may be listed; only its other entries may be read.
+            grant(part, read if whole else _READ_DIR)
+    for path in listable:
+        grant(path, _READ_DIR)
+    for path in writable:
+        grant(path, rights)
+    for path in _DEVICES:
+        grant(path, _READ_FILE | _WRITE_FILE)
+    _libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    done = _libc.syscall(_RESTRICT_SELF, ruleset, 0) == 0
+    os.close(ruleset)
+    return bool(done)
+
+
+_PROCESSES = ("os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.exec", "os.system", "subprocess.Popen")
+_SOCKETS = ("socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo")
+
+
+def audit(readable: Iterable[str], writable: Iterable[str], hidden: Iterable[str], opened: Callable[[str], None]) -> None:
+    """Refuse, as PermissionError, new processes, sockets and files outside the grants; report files read."""
+    roots = tuple({os.path.realpath(p) for p in readable})
+    scratch = tuple({os.path.realpath(p) for p in writable})
+    secrets = tuple({os.path.realpath(p) for p in hidden})
+    realpath, fspath, fsdecode = os.path.realpath, os.fspath, os.fsdecode
+    write_flags = os.O_WRONLY | os.O_RDWR
+
+    def beneath(path: str, folders: tuple[str, ...]) -> bool:
+        return any(path == f or path.startswith(f.rstrip("/") + "/") for f in folders)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            if isinstance(arguments[0], int) or arguments[0] is None:
+                return
+            path = realpath(fsdecode(fspath(arguments[0])))
+            if path in _DEVICES or beneath(path, scratch):
+                return
+            mode, flags = arguments[1], arguments[2]
+            writes = bool(flags & write_flags) if isinstance(flags, int) else False
+            writes = writes or (isinstance(mode, str) and any(c in mode for c in "wax+"))
+            if writes or beneath(path, secrets) or not beneath(path, roots):
+                raise PermissionError(f"a scheduler may not {'write' if writes else 'read'} {path}")
+            opened(path)
+        elif event in _PROCESSES:
+            raise PermissionError(f"a scheduler may not start another process ({event})")
+        elif event in _SOCKETS:
+            raise PermissionError(f"a scheduler may not use the network ({event})")
+
+    sys.addaudithook(hook)

@@ -1,0 +1,183 @@
+"""Which scheduler a word on the command line means, and which source files make it up."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import os
+import shlex
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocol import registry
+from protocol.errors import BadInput
+
+GROUP = "protocol.schedulers"
+#: Imported by the host before it forks when a scheduler names them, so that no run pays for them again.
+_PRELOADED = ("numba", "numpy", "pandas", "protocol", "scipy", "sklearn", "statsmodels", "torch")
+FORMS = "FILE.py, FILE.py:Class, package.module:attribute, cmd:COMMAND, a merge log (.jsonl, .csv) or a name"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A scheduler's code: a file, a module or a command.
+
+    folder : the scheduler's own folder; import_path : what comes first on its import path.
+    """
+
+    name: str
+    folder: Path
+    import_path: Path
+    file: Path | None = None
+    module: str | None = None
+    attribute: str | None = None
+    command: tuple[str, ...] | None = None
+
+    def entry(self) -> Path | None:
+        """The file in which the scheduler's code begins."""
+        if self.module is None:
+            return self.file
+        return _module_file(self.import_path, self.module)
+
+    def sources(self) -> tuple[list[Path], list[str]]:
+        """Own files reachable by imports that name their module, sorted; modules to preload."""
+        if self.command is not None:
+            return sorted(p for p in map(Path, self.command) if p.is_file() and _beneath(p, self.folder)), []
+        entry = self.entry()
+        if entry is None:
+            return [], []
+        found, outside = {entry}, set()
+        packages = list((self.module or "").split(".")[:-1])
+        for depth in range(1, len(packages) + 1):
+            parent = _module_file(self.import_path, ".".join(packages[:depth]))
+            if parent is not None:
+                found.add(parent)
+        todo = sorted(found)
+        while todo:
+            here = todo.pop()
+            for name in _imports(here, self.import_path):
+                own = [f for f in _chain(self.import_path, name) if _beneath(f, self.folder)]
+                todo += [f for f in own if f not in found]
+                found.update(own)
+                if not own and name.partition(".")[0] in _PRELOADED:
+                    outside.add(name)
+        return sorted(found), sorted(outside)
+
+
+def digest(target: Target, files: list[Path]) -> str:
+    """SHA-256 over what was asked for and over every file: its path in the scheduler's folder and its bytes."""
+    sha = hashlib.sha256(b"scheduler/1\n")
+    if target.command is not None:
+        words = [os.path.relpath(w, target.folder) if Path(w) in files else os.path.basename(w) for w in target.command]
+        sha.update(repr(words).encode() + b"\n")
+    sha.update(f"{target.module} {target.attribute}\n".encode())
+    for path in sorted(set(files)):
+        data = path.read_bytes()
+        sha.update(f"{os.path.relpath(path, target.folder)} {len(data)}\n".encode() + data)
+    return sha.hexdigest()
+
+
+def resolve(spec: str) -> Target:
+    """What `spec` means.  Raises BadInput when it is no form of scheduler or its file does not exist."""
+    if spec.startswith("cmd:"):
+        return _command(spec)
+    known = registry.names(GROUP)
+    if spec in known:
+        point = known[spec]
+        return _module(spec, point.module, point.attr or None)
+    head, _, attribute = spec.partition(".py:") if ".py:" in spec else (spec, "", "")
+    path = Path(head + ".py") if attribute else Path(spec)
+    if path.suffix == ".py" or path.exists():
+        if not path.is_file():
+            raise BadInput(spec, "no such file" if not path.exists() else "a folder", FORMS)
+        if path.suffix != ".py":
+            raise BadInput(spec, f"a file of type {path.suffix or 'unknown'}", FORMS)
+        real = Path(os.path.realpath(path))
+        name = real.name + (f":{attribute}" if attribute else "")
+        return Target(name, real.parent, real.parent, file=real, attribute=attribute or None)
+    module, colon, attribute = spec.partition(":")
+    if colon and module and all(part.isidentifier() for part in f"{module}.{attribute}".split(".")):
+        return _module(spec, module, attribute)
+    if any(c in spec for c in "/\\. "):
+        raise BadInput(spec, "no such file", FORMS)
+    registry.load(GROUP, spec)  # raises, suggesting near names
+    raise BadInput(spec, "an unknown scheduler", FORMS)
+
+
+def _command(spec: str) -> Target:
+    try:
+        words = shlex.split(spec.removeprefix("cmd:"))
+    except ValueError as error:
+        raise BadInput(spec, f"a command that does not parse ({error})", "cmd:COMMAND ARGUMENTS") from None
+    if not words:
+        raise BadInput(spec, "no command", "cmd:COMMAND ARGUMENTS")
+    program = shutil.which(words[0])
+    if program is None:
+        raise BadInput(spec, f"no program {words[0]!r}", "a program on PATH or a path to one")
+    full = [os.path.realpath(w) if os.path.isfile(w) else w for w in words[1:]]
+    files = [Path(w) for w in full if os.path.isfile(w)]
+    # A program without file arguments is itself the scheduler.
+    folder = files[0].parent if files else Path(os.path.realpath(program)).parent
+    name = " ".join([os.path.basename(words[0]), *words[1:]])
+    return Target(name, folder, folder, command=(os.path.abspath(program), *full))
+
+
+def _module(name: str, module: str, attribute: str | None) -> Target:
+    top = module.partition(".")[0]
+    local = Path.cwd()
+    origin = _module_file(local, top)
+    if origin is None:
+        spec = importlib.util.find_spec(top)  # a top-level name: nothing is executed
+        if spec is None or not spec.origin or not os.path.isfile(spec.origin):
+            raise BadInput(name, f"no module {top!r}", "an installed module, or one in the current folder")
+        origin = Path(os.path.realpath(spec.origin))
+    package = origin.name == "__init__.py"
+    folder = origin.parent
+    root = folder.parent if package else folder
+    if _module_file(root, module) is None:
+        raise BadInput(name, f"no module {module!r}", f"a module of {top}")
+    return Target(name, folder, root, module=module, attribute=attribute)
+
+
+def _beneath(path: Path, folder: Path) -> bool:
+    return path.is_relative_to(folder) and "site-packages" not in path.relative_to(folder).parts
+
+
+def _module_file(root: Path, module: str) -> Path | None:
+    stem = root.joinpath(*module.split("."))
+    for candidate in (stem / "__init__.py", stem.with_name(stem.name + ".py")):
+        if candidate.is_file():
+            return Path(os.path.realpath(candidate))
+    return None
+
+
+def _chain(root: Path, module: str) -> list[Path]:
+    """Files that importing a dotted name executes, as far as they lie under `root`."""
+    parts = module.split(".")
+    files = (_module_file(root, ".".join(parts[:n])) for n in range(1, len(parts) + 1))
+    return [f for f in files if f is not None]
+
+
+def _imports(path: Path, root: Path) -> Iterator[str]:
+    """Dotted names that a file imports; relative ones are made absolute."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # the run itself reports it with its line
+        return
+    package = list(path.parent.relative_to(root).parts) if path.is_relative_to(root) else []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            name = ".".join([*base, *(node.module or "").split(".")]).strip(".")
+            if name:
+                yield name
+            yield from (f"{name}.{alias.name}".strip(".") for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in ("import_module", "__import__") and isinstance(node.args[0].value, str):
+                yield node.args[0].value
