@@ -6,8 +6,8 @@ programming over the corridor finds the placement of least total price.  Exact f
 
 from __future__ import annotations
 
-from protocol.campaign import optimum
 from protocol.corridor import Corridor
+from protocol.planning import optimum
 from protocol.schedule import Schedule
 from protocol.sidecar import LoadedSidecar
 from protocol.slo import Slo

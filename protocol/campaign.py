@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Literal, Protocol
 
 import joblib
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from protocol import seeds
 from protocol.corridor import Corridor
-from protocol.errors import BadInput, SchedulerError
+from protocol.errors import BadInput
 from protocol.evidence import (
     CROSSED,
     NO_SYNC,
@@ -32,12 +32,38 @@ from protocol.evidence import (
 )
 from protocol.learner import Learner
 from protocol.measurements import Measurements
+from protocol.planning import optimum
 from protocol.rollout import Rollout, rollout
 from protocol.schedule import Schedule
-from protocol.scheduler import Planner, SchedulerSource
+from protocol.scheduler import SchedulerSource
 from protocol.sidecar import LoadedSidecar, Sidecar
 from protocol.slo import Slo
 from protocol.trace import NS_PER_S, RequestTrace, Workload
+
+
+class PlannerSource(Protocol):
+    """A planner, or a recorded schedule: hands over a whole schedule at once."""
+
+    name: str
+    kind: Literal["planner", "recorded"]
+    deployable: bool
+
+    def plan(
+        self,
+        trace: RequestTrace,
+        corridor: Corridor,
+        budget: int,
+        seed_words: tuple[int, ...],
+        sidecar: LoadedSidecar | None = None,
+        slo: Slo | None = None,
+    ) -> Schedule: ...
+
+    def describe(self) -> dict[str, object]: ...
+
+    def close(self) -> None: ...
+
+
+Contender = SchedulerSource | PlannerSource
 
 
 class Worlds(Protocol):
@@ -68,12 +94,12 @@ class Setting:
 class Plan:
     """What a campaign was asked to do.
 
-    open_contender : called once a process; gives a SchedulerSource or a class of planner.
+    open_contender : called once a process; gives the scheduler or planner to be judged.
     draws : matched uniform placements a seed.  control_draws : own-gaps and shifted placements a seed.
     probes : altered futures a seed.
     """
 
-    open_contender: Callable[[], SchedulerSource | type[Planner]]
+    open_contender: Callable[[], Contender]
     contender: str
     root_seed: int
     draws: int
@@ -146,9 +172,15 @@ def place(
     """One run of the contender: a fresh scheduler with the seed's own random stream."""
     contender = _contender(plan.open_contender)
     stream = (plan.root_seed, "scheduler", setting.name, seed)
-    if isinstance(contender, type):
-        return _planned(contender, setting, workload.trace, sidecar, stream)
-    scheduler = contender.start(seeds.words(*stream))
+    words = seeds.words(*stream)
+    if contender.kind != "scheduler":
+        setting.corridor.check_budget(setting.planner_budget)
+        schedule = contender.plan(
+            workload.trace, setting.corridor, setting.planner_budget, words, sidecar, setting.slos[0]
+        )
+        nothing = np.empty(0, np.int64)
+        return Rollout(schedule, nothing, nothing > 0, np.zeros(len(schedule), bool), sidecar.replay(schedule))
+    scheduler = contender.start(words)
     try:
         return rollout(scheduler, workload, sidecar, setting.corridor, setting.learner, until_ns)
     finally:
@@ -156,26 +188,9 @@ def place(
 
 
 @lru_cache(maxsize=4)
-def _contender(open_contender: Callable[[], SchedulerSource | type[Planner]]) -> SchedulerSource | type[Planner]:
+def _contender(open_contender: Callable[[], Contender]) -> Contender:
+    """One opened contender a process; its runs are fresh all the same."""
     return open_contender()
-
-
-def _planned(
-    planner_type: type[Planner],
-    setting: Setting,
-    trace: RequestTrace,
-    sidecar: LoadedSidecar,
-    stream: tuple[int | str, ...],
-) -> Rollout:
-    offered = {"sidecar": sidecar, "slo": setting.slos[0], "rng": seeds.generator(*stream)}  # type: ignore[arg-type]
-    wanted = planner_type.__init__.__code__.co_varnames if "__init__" in vars(planner_type) else ()
-    setting.corridor.check_budget(setting.planner_budget)
-    planner = planner_type(**{name: value for name, value in offered.items() if name in wanted})
-    schedule = planner.plan(trace, setting.corridor, setting.planner_budget)
-    if not isinstance(schedule, Schedule):
-        raise SchedulerError(f"{planner_type.__name__}.plan: found {type(schedule).__name__}; expected a Schedule")
-    nothing = np.empty(0, np.int64)
-    return Rollout(schedule, nothing, nothing.astype(bool), np.zeros(len(schedule), bool), sidecar.replay(schedule))
 
 
 def run_seed(plan: Plan, setting: Setting, seed: int) -> SeedEvidence:
@@ -231,22 +246,6 @@ def _controls(
     yield OPTIMUM, np.stack([optimum(corridor, budget, sidecar, slo) for slo in setting.slos])
 
 
-def optimum(corridor: Corridor, budget: int, sidecar: LoadedSidecar, slo: Slo) -> NDArray[np.int64]:
-    """Gaps of the cheapest placement when every merge's cost is counted alone (additive), exact by DP."""
-    most = corridor.sum_range(budget)[1] if budget else 0
-    decisions = np.arange(most + 1, dtype=np.int64) * corridor.grid_ns
-    # Merge i after n decisions starts at n * grid + i * merge: price the distinct starts, then look them up.
-    starts = decisions[None, :] + np.arange(budget, dtype=np.int64)[:, None] * corridor.merge_ns
-    lattice = np.unique(starts[starts + corridor.merge_ns <= corridor.horizon_ns])
-    # Starts a few milliseconds apart cost the same to within a request: price one in every half grid step.
-    coarse = np.arange(0, corridor.horizon_ns + 1, max(corridor.grid_ns // 2, 1))
-    if len(coarse) < len(lattice):
-        lattice = coarse
-    price = sidecar.merge_cost(lattice, corridor.merge_ns, slo)
-    nearest = np.clip(np.searchsorted(lattice, starts), 0, len(lattice) - 1)
-    return corridor.optimum(budget, price[nearest])
-
-
 def _difference(online: Measurements | None, replayed: Measurements) -> str | None:
     """The finished schedule, replayed, must reproduce the run in which it was decided."""
     if online is None:
@@ -261,7 +260,7 @@ def _difference(online: Measurements | None, replayed: Measurements) -> str | No
 def _probes(plan: Plan, setting: Setting, seed: int, workload: Workload, policy: Rollout) -> tuple[Probe, ...]:
     again = place(plan, setting, seed, workload, load(plan, setting, seed, workload))
     found = [Probe("determinism", None, _decided_otherwise(policy, again, setting.corridor.horizon_ns))]
-    if isinstance(_contender(plan.open_contender), type):
+    if _contender(plan.open_contender).kind != "scheduler":
         return tuple(found)
     for number in range(plan.probes):
         rng = seeds.generator(plan.root_seed, "probe", setting.name, seed, number)

@@ -53,6 +53,9 @@ class LoadedSidecar(Protocol):
     def violations(self, schedules: list[Schedule], slo: Slo) -> NDArray[np.int64]:
         """Number of requests that violate the SLO under each schedule, shape (len(schedules),)."""
 
+    def merge_cost(self, start_ns: NDArray[np.int64], merge_ns: int, slo: Slo) -> NDArray[np.float64]:
+        """Extra violations caused by one all-islands merge alone, for each start; shape of `start_ns`."""
+
     def session(self) -> Session: ...
 
 
