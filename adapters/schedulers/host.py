@@ -21,7 +21,6 @@ import random
 import shutil
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
@@ -31,6 +30,7 @@ if __name__ == "__main__":
     sys.path.insert(0, _ROOT)
 
 import numpy as np  # noqa: E402  # after the path is set
+import numpy.random  # noqa: E402  # loaded lazily otherwise, once a run
 
 from adapters.schedulers import sandbox, wire  # noqa: E402
 
@@ -131,7 +131,8 @@ def _crash(error: BaseException, folder: str) -> dict[str, object]:
 
 def _forget_shadowed(folder: str) -> None:
     """Drop host modules that the scheduler's folder has its own version of, so that its imports find those."""
-    for name in {module.partition(".")[0] for module in sys.modules}:
+    names = {os.path.splitext(entry)[0] for entry in os.listdir(folder)}
+    for name in names & {module.partition(".")[0] for module in sys.modules}:
         if name in sys.stdlib_module_names or name in ("numpy", "__main__"):
             continue
         for own in (os.path.join(folder, name + ".py"), os.path.join(folder, name, "__init__.py")):
@@ -230,9 +231,9 @@ def _construct(name: str, value: object, words: list[int]) -> tuple[Callable[[An
     return factory.decide, "scheduler"
 
 
-def _own_files(folder: str) -> list[str]:
-    """Source files of the scheduler's folder that are imported by now."""
-    files = [getattr(m, "__file__", None) for m in list(sys.modules.values())]
+def _own_files(folder: str, before: set[int]) -> list[str]:
+    """Source files of the scheduler's folder that this run has imported by now."""
+    files = [getattr(m, "__file__", None) for m in list(sys.modules.values()) if id(m) not in before]
     real = {os.path.realpath(f) for f in files if isinstance(f, str) and not f.startswith("<")}
     return sorted(f for f in real if f.startswith(folder.rstrip("/") + "/") and "site-packages" not in f)
 
@@ -250,7 +251,8 @@ def _alarm(pipe: Pipe, folder: str, number: list[int]) -> Callable[[int, FrameTy
             if os.path.realpath(path).startswith(folder.rstrip("/") + "/"):
                 where = _short_path(path, folder), frame.f_lineno
             frame = frame.f_back
-        pipe.send(wire.dumps({"id": number[0], "error": "timeout", "file": where and where[0], "line": where and where[1]}))
+        file, line = where or (None, None)
+        pipe.send(wire.dumps({"id": number[0], "error": "timeout", "file": file, "line": line}))
         os._exit(_TIMED_OUT)
 
     return handler
@@ -271,6 +273,7 @@ def _serve(request: dict[str, Any], pipe: Pipe) -> None:
     np.random.seed()  # noqa: NPY002  # the global generator is what schedulers must not use
     sys.path.insert(0, request["import_path"])
     sys.argv = [target["file"] or target["module"]]
+    before = {id(module) for module in sys.modules.values()}
     number = [-1]
     signal.signal(signal.SIGALRM, _alarm(pipe, folder, number))
     setitimer, real = signal.setitimer, signal.ITIMER_REAL
@@ -290,18 +293,14 @@ def _serve(request: dict[str, Any], pipe: Pipe) -> None:
     setitimer(real, 0)
     line = code.co_firstlineno if code else None
     file = _short_path(code.co_filename, folder) if code else None
-    pipe.send(
-        wire.dumps(
-            {"type": "ready", "version": wire.VERSION, "kind": kind, "name": name, "file": file, "line": line}
-            | {"sources": _own_files(folder), "threads": threading.active_count()}
-        )
-    )
+    ready = {"type": "ready", "version": wire.VERSION, "kind": kind, "name": name, "file": file, "line": line}
+    pipe.send(wire.dumps({**ready, "sources": _own_files(folder, before)}))
     decode, loads, answer, send = wire.Decoder(), json.loads, wire.answer, pipe.send
     gc.freeze()
     for text in pipe.lines():
         message = loads(text)
         if isinstance(message, dict):  # stop
-            send(wire.dumps({"type": "bye", "sources": _own_files(folder), "data_files": sorted(data_files)}))
+            send(wire.dumps({"type": "bye", "sources": _own_files(folder, before), "data_files": sorted(data_files)}))
             return
         number[0] = message[0]
         seen = decode(message)

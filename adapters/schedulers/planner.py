@@ -10,7 +10,8 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -23,13 +24,14 @@ from protocol.scheduler import SchedulerRun
 if TYPE_CHECKING:
     from protocol.corridor import Corridor
     from protocol.sidecar import LoadedSidecar
+    from protocol.slo import Slo
     from protocol.trace import RequestTrace
 
 
 class PlannerSource:
     """A user's or a built-in planner."""
 
-    kind = "planner"
+    kind: Literal["scheduler", "planner", "recorded"] = "planner"
     deployable = False
 
     def __init__(self, inspected: ProcessSource) -> None:
@@ -45,6 +47,7 @@ class PlannerSource:
         budget: int,
         seed_words: tuple[int, ...],
         sidecar: LoadedSidecar | None = None,
+        slo: Slo | None = None,
     ) -> Schedule:
         """The planner's schedule; a fresh planner each time.  Raises SchedulerError with file and line."""
         try:
@@ -55,9 +58,8 @@ class PlannerSource:
                 given: dict[str, object] = {}
                 if "rng" in parameters:
                     given["rng"] = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed_words)))
-                if "sidecar" in parameters:
-                    given["sidecar"] = sidecar
-                planner = self._class(**given) if inspect.isclass(self._class) else self._class
+                given |= {name: value for name, value in (("sidecar", sidecar), ("slo", slo)) if name in parameters}
+                planner: Any = self._class(**given) if inspect.isclass(self._class) else self._class
                 schedule = planner.plan(trace, corridor, budget)
         except ProtocolError:
             raise
@@ -135,7 +137,10 @@ def _line(error: BaseException) -> str:
 
 
 def _where(error: BaseException, target: Target) -> str:
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if os.path.realpath(f.filename).startswith(str(target.folder))]
+    frames = traceback.extract_tb(error.__traceback__)
+    frames = traceback.StackSummary(
+        f for f in frames if Path(os.path.realpath(f.filename)).is_relative_to(target.folder)
+    )
     if not frames:
         return target.name
     return f"{os.path.relpath(os.path.realpath(frames[-1].filename), target.folder)}:{frames[-1].lineno}"

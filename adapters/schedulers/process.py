@@ -16,7 +16,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal, NoReturn
 
 import adapters
 import protocol
@@ -158,16 +158,18 @@ class ProcessRun:
         except ValueError:
             message = None
         if isinstance(message, list) and message[:1] == [number] and len(message) in (2, 4):
-            decision = wire.decision(*message[1:], *([None] * (4 - len(message))), n_islands)
+            merge, groups, reason = message[1:] if len(message) == 4 else (message[1], None, None)
+            said = wire.decision(merge, groups, reason, n_islands)
         elif isinstance(message, dict):
-            decision = self._explain(message, number, n_islands, observation)
+            said = self._read(message, number, n_islands, observation)
         else:
-            decision = wire.short(line.decode("utf-8", "replace"))
-        if isinstance(decision, str):
-            self._fail(f"{self._where()}: decide answered {decision}; expected {wire.ALLOWED}", observation)
-        return decision
+            said = wire.short(line.decode("utf-8", "replace"))
+        if isinstance(said, str):
+            self._fail(f"{self._where()}: decide answered {said}; expected {wire.ALLOWED}", observation)
+        return said
 
-    def _explain(self, message: dict[str, Any], number: int, n_islands: int, observation: Observation) -> Decision | str:
+    def _read(self, message: dict[str, Any], number: int, n_islands: int, observation: Observation) -> Decision | str:
+        """A decision in an object, or what is wrong with it."""
         if "error" in message:
             self._fail(self._source.crash(message), observation)
         if message.get("type") == "ended":
@@ -187,7 +189,7 @@ class ProcessRun:
         file, line = self._ready.get("file"), self._ready.get("line")
         return f"{file}:{line}" if file else self._source.name
 
-    def _fail(self, what: str, observation: Observation) -> Any:
+    def _fail(self, what: str, observation: Observation) -> NoReturn:
         self._open = False
         self._source.stop_host()
         raise SchedulerError(f"{what}, at the decision at {observation.time_s:g} s")
@@ -202,7 +204,7 @@ class ProcessRun:
 class ProcessSource:
     """A scheduler in a process of its own; see `adapters.schedulers.open_scheduler`."""
 
-    kind = "scheduler"
+    kind: Literal["scheduler", "planner", "recorded"] = "scheduler"
     deployable = True
 
     def __init__(
@@ -418,7 +420,7 @@ class ProcessSource:
         if not self._noted:
             # Imports by computed names are found by running them; those of the first start still count.
             self._noted = True
-            self._files = sorted({*self._files, *(Path(s) for s in sources if isinstance(s, str) and os.path.isfile(s))})
+            self._files = sorted({*self._files, *(Path(s) for s in map(str, sources) if os.path.isfile(s))})
         known = {str(f) for f in self._files}
         late = {os.path.relpath(s, self.target.folder) for s in sources if isinstance(s, str) and s not in known}
         data = message.get("data_files")

@@ -52,7 +52,9 @@ class RecordedSchedule:
     report: tuple[str, ...]
 
 
-def read_merge_log(path: Path | str, merge_s: float, n_islands: int = 1, stamp: Stamp | None = None) -> RecordedSchedule:
+def read_merge_log(
+    path: Path | str, merge_s: float, n_islands: int = 1, stamp: Stamp | None = None
+) -> RecordedSchedule:
     """Read a merge log; every merge occupies all islands for `merge_s` unless the log gives its duration.
 
     Overlapping merges become one busy interval and are reported; time before 0 is cut off.
@@ -115,7 +117,8 @@ def _schedule(
         elif end > begin:
             intervals.append([begin, end])
     if span_ns is not None and intervals and intervals[-1][1] > span_ns:
-        report.append(f"the last merge ends at {intervals[-1][1] / NS_PER_S:g} s, after the log ({span_ns / NS_PER_S:g} s)")
+        end_s = intervals[-1][1] / NS_PER_S
+        report.append(f"the last merge ends at {end_s:g} s, after the log ends ({span_ns / NS_PER_S:g} s)")
     starts = np.array([begin for begin, _ in intervals], np.int64)
     busy = np.array([end - begin for begin, end in intervals], np.int64)
     return Schedule(starts, np.repeat(busy[:, None], n_islands, axis=1).reshape(len(starts), n_islands))
@@ -193,7 +196,8 @@ def _read_csv(path: Path, text: str) -> tuple[list[tuple[int, int | None]], int 
     rows = csv.DictReader(text.splitlines())
     names = [name.strip() for name in rows.fieldnames or []]
     if "start_s" not in names:
-        raise BadInput(f"{path}, header", ", ".join(names) or "nothing", "a column start_s (and, optionally, duration_s)")
+        expected = "a column start_s and, optionally, duration_s"
+        raise BadInput(f"{path}, header", ", ".join(names) or "nothing", expected)
     rows.fieldnames = names
     merges: list[tuple[int, int | None]] = []
     for row in rows:
@@ -248,7 +252,7 @@ def _read_torchft(
 class RecordedSource:
     """A merge log in place of a scheduler: its schedule is judged as it happened."""
 
-    kind = "recorded"
+    kind: Literal["scheduler", "planner", "recorded"] = "recorded"
     deployable = False
 
     def __init__(self, path: Path) -> None:

@@ -47,7 +47,8 @@ def adopt_orphans() -> None:
 
 def children() -> list[int]:
     """Process ids of this process's children."""
-    mine, found = os.getpid(), []
+    mine = os.getpid()
+    found: list[int] = []
     if not os.path.isdir("/proc/self"):
         return found
     for name in os.listdir("/proc"):
@@ -64,16 +65,18 @@ def children() -> list[int]:
 
 def kill_descendants() -> None:
     """Kill and reap every child, and what they leave behind, until there is none."""
-    while True:
-        for pid in children():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
+    try:
+        while True:
+            if os.waitpid(-1, os.WNOHANG)[0]:
                 continue
-        try:
+            for pid in children():
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
             os.waitpid(-1, 0)
-        except ChildProcessError:
-            return
+    except ChildProcessError:
+        return
 
 
 def limit(memory_bytes: int, file_bytes: int) -> None:
@@ -112,9 +115,7 @@ def _expand(path: str, hidden: frozenset[str]) -> Iterable[tuple[str, bool]]:
         yield from _expand(os.path.join(path, name), hidden)
 
 
-def restrict(
-    readable: Iterable[str], listable: Iterable[str], writable: Iterable[str], hidden: Iterable[str]
-) -> bool:
+def restrict(readable: Iterable[str], listable: Iterable[str], writable: Iterable[str], hidden: Iterable[str]) -> bool:
     """Confine this process and all that it starts, for good.  False where the kernel cannot.
 
     `listable` folders may be listed but not read; `hidden` names files and folders that stay unreadable
@@ -163,7 +164,9 @@ _PROCESSES = ("os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.exec", 
 _SOCKETS = ("socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo")
 
 
-def audit(readable: Iterable[str], writable: Iterable[str], hidden: Iterable[str], opened: Callable[[str], None]) -> None:
+def audit(
+    readable: Iterable[str], writable: Iterable[str], hidden: Iterable[str], opened: Callable[[str], None]
+) -> None:
     """Refuse, as PermissionError, new processes, sockets and files outside the grants; report files read."""
     roots = tuple({os.path.realpath(p) for p in readable})
     scratch = tuple({os.path.realpath(p) for p in writable})

@@ -142,7 +142,7 @@ class Decoder:
             islands = (IslandObservation(*[scalars[i] for i in _ISLAND_OF_FLEET]),)  # type: ignore[arg-type]
         arrivals = self._arrivals.extend(message[n + 1])  # type: ignore[arg-type]
         tokens = self._tokens.extend(message[n + 2])  # type: ignore[arg-type]
-        return Observation(*scalars, arrivals, tokens, islands)  # type: ignore[arg-type]
+        return Observation(*scalars, arrivals, tokens, islands)  # type: ignore[arg-type,call-arg]
 
 
 def is_bool(value: object) -> bool:
