@@ -1,0 +1,409 @@
+"""The simulated sidecar: a model of a continuous-batching server, its parameters, and replays of a trace on it.
+
+Per island one independent server.  Each iteration gives one token to every decoding sequence, then fills the
+token budget with prompt chunks, first come first served; a request holds a slot and the KV memory of all its
+tokens from admission to its last token.  `kernel` has the loop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adapters.sidecars import kernel
+from protocol.errors import BadInput
+from protocol.measurements import REFUSED, SERVED, Measurements, exposure_ns
+from protocol.schedule import Schedule
+from protocol.sidecar import ServingState
+from protocol.slo import Slo
+from protocol.trace import NS_PER_S, RequestTrace
+
+PS_PER_S = 1_000_000_000_000
+UNCALIBRATED = "uncalibrated"
+_FORMAT = 1
+#: Least and largest value of each parameter; whole numbers where both are.
+_RANGES: Mapping[str, tuple[float, float]] = {
+    "a_s": (0.0, 10.0),
+    "b_s": (0.0, 1.0),
+    "c_s": (0.0, 0.1),
+    "prefill_slowdown": (1.0, 1000.0),
+    "decode_slowdown": (1.0, 1000.0),
+    "max_num_seqs": (1, 65_536),
+    "max_batched_tokens": (1, 1_048_576),
+    "kv_tokens": (2, 1 << 40),
+    "overhead_s": (0.0, 60.0),
+    "overhead_sigma": (0.0, 3.0),
+}
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The measurement that parameters come from: which server, and the day (YYYY-MM-DD)."""
+
+    server: str
+    date: str
+
+
+@dataclass(frozen=True)
+class SidecarModel:
+    """Parameters of a simulated server (SPEC 4.2).
+
+    An iteration with n decoding sequences and k prefill tokens lasts a_s + b_s n + c_s k seconds; while a
+    merge is active at its start, times prefill_slowdown when k > 0 and decode_slowdown when k = 0.
+    max_num_seqs : requests admitted at a time.  max_batched_tokens : tokens of an iteration, decoded and
+    prefilled, at least max_num_seqs.  kv_tokens : tokens, prompt and output, of all admitted requests.
+    overhead_s, overhead_sigma : median and log-standard-deviation of the log-normal latency per request that
+    is not the server's (client, network, tokeniser).
+
+    Raises BadInput when a value is out of range.
+    """
+
+    a_s: float
+    b_s: float
+    c_s: float
+    prefill_slowdown: float
+    decode_slowdown: float
+    max_num_seqs: int
+    max_batched_tokens: int
+    kv_tokens: int
+    overhead_s: float
+    overhead_sigma: float
+    name: str
+    provenance: Calibration | str = UNCALIBRATED
+
+    def __post_init__(self) -> None:
+        where = f"sidecar model {self.name}"
+        for key, (least, most) in _RANGES.items():
+            value = getattr(self, key)
+            kind = "a whole number" if isinstance(least, int) else "a number"
+            right = isinstance(value, (int, np.integer) if isinstance(least, int) else (int, float, np.number))
+            if not right or isinstance(value, bool) or not least <= value <= most:  # NaN is in no range
+                raise BadInput(f"{where}, {key}", repr(value), f"{kind} from {least:g} to {most:g}")
+            object.__setattr__(self, key, int(value) if isinstance(least, int) else float(value))
+        if self.max_batched_tokens < self.max_num_seqs:
+            found = f"{self.max_batched_tokens}, less than max_num_seqs"
+            raise BadInput(f"{where}, max_batched_tokens", found, f"at least {self.max_num_seqs}")
+        if isinstance(self.provenance, str) and self.provenance != UNCALIBRATED:
+            raise BadInput(f"{where}, provenance", repr(self.provenance), f"{UNCALIBRATED!r} or a server and a date")
+
+    @property
+    def calibrated(self) -> bool:
+        return isinstance(self.provenance, Calibration)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the parameters and their provenance; the name takes no part."""
+        values = {key: value for key, value in asdict(self).items() if key != "name"}
+        return hashlib.sha256(f"sidecar-model/1 {json.dumps(values, sort_keys=True)}".encode()).hexdigest()
+
+    def changed(self, overrides: Mapping[str, float]) -> SidecarModel:
+        """The same model with some parameters changed; changed parameters are no longer calibrated.
+
+        Raises BadInput on an unknown parameter or a value out of range.
+        """
+        for key in overrides:
+            if key not in _RANGES:
+                raise BadInput(f"sidecar model {self.name}", f"parameter {key!r}", f"one of {', '.join(_RANGES)}")
+        return replace(self, **overrides, provenance=UNCALIBRATED) if overrides else self  # type: ignore[arg-type]
+
+    @classmethod
+    def from_toml(cls, path: Path) -> SidecarModel:
+        """Read a model file.  Raises BadInput naming the file and the key on anything unexpected."""
+        try:
+            raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise BadInput(str(path), error.strerror or "an error", "a readable sidecar model (TOML)") from None
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise BadInput(str(path), f"{error}".replace("\n", " "), "a sidecar model in TOML") from None
+        known = {"format", *(field.name for field in fields(cls))}
+        if unknown := sorted(set(raw) - known):
+            raise BadInput(str(path), f"unknown key {unknown[0]!r}", f"only {', '.join(sorted(known))}")
+        if missing := sorted(known - set(raw)):
+            raise BadInput(str(path), f"no key {missing[0]!r}", f"all of {', '.join(sorted(known))}")
+        if raw.pop("format") != _FORMAT:
+            raise BadInput(f"{path}, format", "another version", str(_FORMAT))
+        if not isinstance(raw["name"], str) or not raw["name"]:
+            raise BadInput(f"{path}, name", repr(raw["name"]), "a name")
+        source = raw["provenance"]
+        if isinstance(source, dict):
+            if set(source) != {"server", "date"} or not all(isinstance(v, str) and v for v in source.values()):
+                raise BadInput(f"{path}, provenance", repr(source), "a server and a date, both text")
+            raw["provenance"] = Calibration(**source)
+        elif not isinstance(source, str):
+            raise BadInput(f"{path}, provenance", repr(source), f"{UNCALIBRATED!r} or a server and a date")
+        try:
+            return cls(**raw)
+        except BadInput as error:
+            raise BadInput(f"{path}: {error.where}", error.found, error.expected) from None
+
+    @classmethod
+    def shipped(cls, name: str = "reference") -> SidecarModel:
+        """A model that comes with the package.  Raises BadInput when there is none of that name."""
+        folder = Path(__file__).parent
+        names = sorted(path.stem for path in folder.glob("*.toml"))
+        if name not in names:
+            raise BadInput("sidecar model", repr(name), f"one of {', '.join(names)}")
+        return cls.from_toml(folder / f"{name}.toml")
+
+
+class SimulatedSidecar:
+    """The default sidecar.  `model` defaults to the shipped, uncalibrated reference.
+
+    >>> trace = RequestTrace(np.array([0]), np.array([100]), np.array([1]))
+    >>> quiet = SidecarModel.shipped().changed({"a_s": 0.004, "c_s": 1e-5, "overhead_s": 0.0})
+    >>> loaded = SimulatedSidecar(quiet).load(trace, np.random.default_rng(0))
+    >>> loaded.replay(Schedule.empty()).e2e_ns.tolist()
+    [5000000]
+    """
+
+    def __init__(self, model: SidecarModel | None = None) -> None:
+        self.model = SidecarModel.shipped() if model is None else model
+        self.name = f"simulated:{self.model.name}"
+        self.calibrated = self.model.calibrated
+
+    def load(self, trace: RequestTrace, rng: np.random.Generator) -> LoadedSimulation:
+        """Draw each request's overhead from `rng`.  Raises BadInput when the trace is too long to simulate."""
+        return LoadedSimulation(self.model, trace, rng)
+
+    def describe(self) -> Mapping[str, object]:
+        return {"kind": "simulated", **asdict(self.model), "digest": self.model.digest}
+
+
+class LoadedSimulation:
+    """A trace ready to be replayed; every arm goes through the same compiled loop with the same noise.
+
+    Requests that could never fit the KV memory are refused on arrival: they take no part in serving and
+    count as violations.
+    """
+
+    def __init__(self, model: SidecarModel, trace: RequestTrace, rng: np.random.Generator) -> None:
+        self.model = model
+        self.trace = trace
+        noise = np.exp(model.overhead_sigma * rng.standard_normal(len(trace)))
+        self.overhead_ns: NDArray[np.int64] = np.rint(model.overhead_s * NS_PER_S * noise).astype(np.int64)
+        tokens = trace.prompt_tokens.astype(np.int64) + trace.output_tokens
+        self.refused: NDArray[np.bool_] = tokens > model.kv_tokens
+        # Rows grouped by island, in order of arrival within each.
+        served = np.flatnonzero(~self.refused)
+        self._rows: NDArray[np.int64] = served[np.argsort(trace.island[served], kind="stable")]
+        self._offsets = np.searchsorted(trace.island[self._rows], np.arange(trace.n_islands + 1)).astype(np.int64)
+        self._requests = (
+            self._offsets,
+            trace.arrival_ns[self._rows],
+            trace.prompt_tokens[self._rows],
+            trace.output_tokens[self._rows],
+        )
+        self._overhead = self.overhead_ns[self._rows]
+        self._limits = np.zeros(kernel.LIMITS_SIZE, np.int64)
+        self._limits[kernel.SLOTS] = model.max_num_seqs
+        self._limits[kernel.BUDGET] = model.max_batched_tokens
+        self._limits[kernel.KV_TOKENS] = model.kv_tokens
+        self._limits[kernel.PREFILL_PS] = round(model.c_s * PS_PER_S)
+        self._limits[kernel.SHIFT] = max(len(self._rows), 1).bit_length()
+        running = np.arange(model.max_num_seqs + 1, dtype=np.int64)
+        base_ps = round(model.a_s * PS_PER_S) + running * round(model.b_s * PS_PER_S)
+        factors = np.array([[1.0], [model.decode_slowdown]]) / 1000
+        decode_ns = np.maximum(np.rint(base_ps * factors), 1).astype(np.int64)
+        self._durations = decode_ns, base_ps, np.array([1.0, model.prefill_slowdown]) / 1000
+        self._check_range()
+
+    def _check_range(self) -> None:
+        """Times and iteration numbers must fit their integers, whatever the schedule."""
+        if not len(self._rows):
+            return
+        _, arrival, prompt, output = self._requests
+        prompts, outputs = int(prompt.sum(dtype=np.int64)), int(output.sum(dtype=np.int64))
+        iterations = outputs + len(self._rows) + prompts // self.model.max_batched_tokens
+        slowest = max(self.model.prefill_slowdown, self.model.decode_slowdown)
+        model = self.model
+        busy_s = slowest * (model.a_s * iterations + model.b_s * outputs + model.c_s * prompts) + iterations * 2e-9
+        end_s = int(arrival.max()) / NS_PER_S + busy_s
+        if end_s * NS_PER_S > kernel.NEVER / 4 or iterations >> (62 - int(self._limits[kernel.SHIFT])):
+            found = f"up to {end_s:.3g} s and {iterations} iterations of simulated serving"
+            raise BadInput(f"trace {self.trace.name}", found, "a shorter trace: cut a window from it")
+
+    def replay(self, schedule: Schedule) -> Measurements:
+        """One row a request.  Raises BadInput when the schedule has another number of islands."""
+        self._check_islands(schedule)
+        session = SimulatedSession(self, max(len(schedule), 1))
+        session.add_schedule(schedule)
+        return session.finish()
+
+    def violations(self, schedules: list[Schedule], slo: Slo) -> NDArray[np.int64]:
+        """Requests that violate the SLO under each schedule, shape (len(schedules),)."""
+        for schedule in schedules:
+            self._check_islands(schedule)
+        if not schedules:
+            return np.zeros(0, np.int64)
+        offsets = np.zeros(len(schedules) + 1, np.int64)
+        np.cumsum([len(schedule) for schedule in schedules], out=offsets[1:])
+        starts = np.concatenate([schedule.start_ns for schedule in schedules])
+        busy = np.concatenate([schedule.busy_ns for schedule in schedules])
+        limits, finish_by, first_by, flags = self._terms(slo)
+        missed = kernel.count(
+            *self._requests, finish_by, first_by, limits, *self._durations, starts, busy, offsets, flags
+        )
+        return missed + int(self.refused.sum())
+
+    def session(self) -> SimulatedSession:
+        return SimulatedSession(self)
+
+    def merge_cost(self, start_ns: NDArray[np.int64], merge_ns: int, slo: Slo) -> NDArray[np.float64]:
+        """Extra violations that one all-islands merge of `merge_ns` causes at each start, shape of `start_ns`.
+
+        Relative to the no-sync run, for planners that add up merges.  A merge is simulated from the moment it
+        starts until its aftermath is over: exactly, when the server next starts an iteration from idle at an
+        arrival that also finds it idle without the merge; or, when it is never idle, once 2 x max_num_seqs
+        requests in a row finish within one full-batch decode iteration of their no-sync finish.  In the
+        second case later requests, whose iterations are shifted by less than that, are taken as unchanged.
+
+        Raises BadInput when a start is negative or the merge takes no time.
+        """
+        starts = np.array(start_ns, np.int64)
+        if starts.ndim != 1 or np.any(starts < 0) or np.any(starts > kernel.NEVER // 2):
+            raise BadInput("merge starts", "a negative or multidimensional start", "times from 0 on")
+        if not 0 < merge_ns < kernel.NEVER // 2:
+            raise BadInput("merge duration", f"{merge_ns} ns", "a positive time")
+        limits, finish_by, first_by, flags = self._terms(slo)
+        distinct, where = np.unique(starts, return_inverse=True)
+        added = kernel.price(
+            *self._requests, finish_by, first_by, limits, *self._durations, distinct, int(merge_ns), flags
+        )
+        return added[where].astype(np.float64)
+
+    def _check_islands(self, schedule: Schedule) -> None:
+        if schedule.n_islands != self.trace.n_islands:
+            found = f"{schedule.n_islands} islands"
+            raise BadInput("schedule", found, f"{self.trace.n_islands}, as many as trace {self.trace.name}")
+
+    def _terms(self, slo: Slo) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int]:
+        """The SLO as latest server times per request, limits and kernel flags."""
+        limits = self._limits.copy()
+        longest = kernel.NEVER // int(self._requests[3].max(initial=1))  # times any number of tokens still fits
+        limits[kernel.TPOT_LIMIT] = longest if slo.tpot_ns is None else min(slo.tpot_ns, longest)
+        limits[kernel.ITL_LIMIT] = kernel.NEVER if slo.itl_ns is None else min(slo.itl_ns, kernel.NEVER)
+
+        def latest(limit_ns: int | None) -> NDArray[np.int64]:
+            if limit_ns is None:
+                return np.full(len(self._rows), kernel.NEVER, np.int64)
+            return self._requests[1] + min(limit_ns, kernel.NEVER // 2) - self._overhead
+
+        every_limit = any(limit is not None for limit in (slo.ttft_ns, slo.tpot_ns, slo.itl_ns))
+        flags = every_limit * kernel.EVERY_LIMIT + (slo.itl_ns is not None) * kernel.GAPS
+        return limits, latest(slo.e2e_ns), latest(slo.ttft_ns), flags
+
+
+class SimulatedSession:
+    """A replay in progress (see `protocol.sidecar.Session`).  Raises BadInput on a merge in the past.
+
+    In `observe`, queued requests are those that no iteration begun before `now_ns` has admitted; in flight
+    are those that have arrived and whose last token has not been made, queued ones included; completed and
+    recent requests are those whose answer, overhead included, has reached the client.
+    """
+
+    def __init__(self, loaded: LoadedSimulation, merges: int = 64) -> None:
+        self._loaded = loaded
+        self._now_ns = 0
+        islands, n = loaded.trace.n_islands, len(loaded._rows)
+        self._starts: list[int] = []
+        self._busy: list[NDArray[np.int64]] = []
+        self._windows = np.zeros((2, islands, merges), np.int64)
+        self._n_merges = np.zeros(islands, np.int64)
+        self._state = np.zeros((islands, kernel.STATE_SIZE), np.int64)
+        self._heap = np.zeros((islands, loaded.model.max_num_seqs), np.int64)
+        self._stack = np.zeros((n, 2), np.int64)
+        self._first, self._admitted, self._finished, self._gap = (np.zeros(n, np.int64) for _ in range(4))
+        self._order = np.zeros(n, np.int32)
+        self._calm = np.zeros(n, np.uint8)
+        self._seen = np.zeros((islands, 7), np.int64)
+
+    def add_schedule(self, schedule: Schedule) -> None:
+        """Every merge of a schedule, in order."""
+        for start, busy in zip(schedule.start_ns.tolist(), schedule.busy_ns, strict=True):
+            self.add_merge(start, busy)
+
+    def add_merge(self, start_ns: int, busy_ns: NDArray[np.int64]) -> None:
+        earliest = max(self._now_ns, self._starts[-1] if self._starts else 0)
+        if start_ns < earliest:
+            raise BadInput("merge", f"a start at {start_ns} ns", f"a start from {earliest} ns on")
+        busy = np.asarray(busy_ns, np.int64)
+        if busy.shape != self._n_merges.shape or np.any(busy < 0) or not np.any(busy > 0):
+            found = f"{busy.tolist()} ns of busy time"
+            raise BadInput("merge", found, f"{len(self._n_merges)} durations, none negative and one positive")
+        takes_part = np.flatnonzero(busy)
+        for island in takes_part:
+            count = self._n_merges[island]
+            if count and start_ns < self._windows[1, island, count - 1]:
+                raise BadInput(f"merge, island {island}", f"a start at {start_ns} ns inside another", "merges apart")
+        if self._n_merges.max() == self._windows.shape[2]:
+            self._windows = np.concatenate([self._windows, np.zeros_like(self._windows)], axis=2)
+        for island in takes_part:
+            self._windows[:, island, self._n_merges[island]] = start_ns, start_ns + busy[island]
+        self._n_merges[takes_part] += 1
+        self._starts.append(int(start_ns))
+        self._busy.append(busy)
+
+    def advance(self, until_ns: int) -> None:
+        if until_ns <= self._now_ns:
+            return
+        self._now_ns = until_ns
+        loaded, (begin, end) = self._loaded, self._windows
+        kernel.advance(
+            *loaded._requests, loaded._limits, *loaded._durations, begin, end, self._n_merges, until_ns,
+            self._state, self._heap, self._stack, self._first, self._admitted, self._finished, self._gap,
+            self._order, self._calm,
+        )  # fmt: skip
+
+    def observe(self, now_ns: int) -> tuple[ServingState, ...]:
+        """Raises ValueError unless the session was advanced to exactly `now_ns`."""
+        if now_ns != self._now_ns:
+            raise ValueError(f"advanced to {self._now_ns} ns, asked to observe {now_ns} ns")
+        loaded = self._loaded
+        offsets, arrival, _, _ = loaded._requests
+        kernel.observe(
+            now_ns, offsets, arrival, loaded._overhead, loaded._limits, self._state, self._heap,
+            self._first, self._admitted, self._finished, self._order, self._seen,
+        )  # fmt: skip
+        slot_ns = loaded.model.max_num_seqs * min(now_ns, kernel.RECENT_NS)
+        return tuple(
+            ServingState(
+                serving_pressure=used / slot_ns if slot_ns else 0.0,
+                in_flight=in_flight,
+                queued=queued,
+                completed=completed,
+                recent_e2e_s=e2e / recent / NS_PER_S if recent else None,
+                recent_ttft_s=ttft / recent / NS_PER_S if recent else None,
+            )
+            for in_flight, queued, completed, recent, e2e, ttft, used in self._seen.tolist()
+        )
+
+    def finish(self) -> Measurements:
+        self.advance(kernel.NEVER)
+        loaded, trace = self._loaded, self._loaded.trace
+        rows, overhead = loaded._rows, loaded._overhead
+        ttft, e2e, max_itl = (np.full(len(trace), -1, np.int64) for _ in range(3))
+        ttft[rows] = self._first - trace.arrival_ns[rows] + overhead
+        e2e[rows] = self._finished - trace.arrival_ns[rows] + overhead
+        max_itl[rows] = self._gap
+        busy = np.array(self._busy, np.int64).reshape(-1, trace.n_islands)
+        schedule = Schedule(np.array(self._starts, np.int64), busy)
+        return Measurements(
+            arrival_ns=trace.arrival_ns,
+            sent_ns=trace.arrival_ns,
+            ttft_ns=ttft,
+            e2e_ns=e2e,
+            max_itl_ns=max_itl,
+            prompt_tokens=trace.prompt_tokens,
+            output_tokens=np.where(loaded.refused, 0, trace.output_tokens),
+            outcome=np.where(loaded.refused, REFUSED, SERVED),
+            island=trace.island,
+            exposure_ns=exposure_ns(trace, e2e, schedule),
+        )
