@@ -64,7 +64,7 @@ def assess(head: Mapping[str, Any], evidence: Sequence[SeedEvidence]) -> Json:
             ]
             gates.append(progress_gate(mine, corridor, regime["tokens_per_step"]))
             claims.append((regime["name"], text, gates, measured))
-    adjusted = holm([measured.p for *_, measured in claims])
+    adjusted = holm([measured.p for *_, measured in claims], settings["alpha"]).adjusted
     written = []
     for (name, text, gates, measured), p_holm in zip(claims, adjusted, strict=True):
         gates.insert(3, envelope_gate(measured, p_holm, settings["alpha"], settings["min_effect_pp"]))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from protocol.gates.result import Check, GateResult
-from protocol.stats.equivalence import tost_log_ratio
-from protocol.stats.transfer import transfer_ratio
+from protocol.stats.equivalence import log_tost_paired
+from protocol.stats.ratios import transfer_ratio
 
 #: Declared minimum effect on the ratio of p95, and margin of agreement between simulator and server.
 MIN_RATIO, AGREEMENT = 1.10, 0.20
@@ -18,7 +21,7 @@ def transfer_gate(calibration: Mapping[str, Any] | None, alpha: float) -> GateRe
 
     calibration : {"server", "date", "runs": [{"exposed_p95_ms", "unexposed_p95_ms", "exposed", "unexposed",
     "simulated_exposed_p95_ms", "simulated_unexposed_p95_ms"}, ...]}; None when there is no real server behind
-    the sidecar, which can only be undecidable.
+    the sidecar, which can only be undecidable.  So is a run that lacks one of these numbers.
     """
     title = "real-sidecar effect transfer"
     if calibration is None:
@@ -26,31 +29,47 @@ def transfer_gate(calibration: Mapping[str, Any] | None, alpha: float) -> GateRe
         return GateResult(
             "G1", title, (Check("effect", "undecidable", reason), Check("agreement", "undecidable", reason))
         )
-    runs = calibration["runs"]
-    real = transfer_ratio(
-        [r["exposed_p95_ms"] for r in runs],
-        [r["unexposed_p95_ms"] for r in runs],
-        [min(r["exposed"], r["unexposed"]) for r in runs],
-        alpha=alpha,
-    )
-    if real.pvalue is None or real.ratio is None or real.interval is None:
-        effect = Check("effect", "undecidable", real.reason, n=real.n_runs)
+    runs = calibration.get("runs") or ()
+    exposed, unexposed = _column(runs, "exposed_p95_ms"), _column(runs, "unexposed_p95_ms")
+    counts = [np.nan_to_num(_column(runs, key)).astype(np.int64) for key in ("exposed", "unexposed")]
+    real = transfer_ratio(exposed, unexposed, *counts, threshold=MIN_RATIO, alpha=alpha)
+    if real.outcome.pvalue is None or real.lower_bound is None or real.interval is None:
+        effect = Check("effect", "undecidable", real.outcome.reason or "no p-value", n=real.outcome.n)
     else:
-        status = "passed" if real.interval[0] > MIN_RATIO else "failed"
         reason = (
-            f"p95 of exposed over unexposed requests {real.ratio:.3f} in {real.n_runs} runs on {calibration['server']}"
+            f"p95 of exposed over unexposed requests {real.ratio:.3f} in {real.outcome.n} runs on "
+            f"{calibration.get('server')}, lower bound {real.lower_bound:.3f}, minimum {MIN_RATIO:g}"
         )
-        effect = Check("effect", status, reason, real.ratio, MIN_RATIO, real.n_runs, real.interval)
-    agreement = tost_log_ratio(
-        [r["exposed_p95_ms"] / r["unexposed_p95_ms"] for r in runs],
-        [r["simulated_exposed_p95_ms"] / r["simulated_unexposed_p95_ms"] for r in runs],
-        margin=AGREEMENT,
-        alpha=alpha,
-    )
-    if agreement.pvalue is None:
-        agrees = Check("agreement", "undecidable", agreement.reason, n=agreement.n)
+        effect = Check(
+            "effect",
+            "passed" if real.lower_bound > MIN_RATIO else "failed",
+            reason,
+            real.ratio,
+            MIN_RATIO,
+            real.outcome.n,
+            (real.interval.lower, real.interval.upper),
+            {"lower_bound": real.lower_bound, "run_ratios": np.exp(real.log_ratios).tolist()},
+        )
+    simulated = _column(runs, "simulated_exposed_p95_ms") / _column(runs, "simulated_unexposed_p95_ms")
+    agreement = log_tost_paired(exposed / unexposed, simulated, 1 + AGREEMENT, alpha)
+    p, n = agreement.outcome.pvalue, agreement.outcome.n
+    if p is None or agreement.interval is None:
+        agrees = Check("agreement", "undecidable", agreement.outcome.reason or "no p-value", n=n)
     else:
-        status = "passed" if agreement.pvalue <= alpha else "failed"
-        reason = f"simulated and real ratio equivalent within {100 * AGREEMENT:.0f} %: TOST p = {agreement.pvalue:.4g}"
-        agrees = Check("agreement", status, reason, agreement.pvalue, alpha, agreement.n, agreement.interval)
+        reason = (
+            f"real over simulated ratio {agreement.estimate:.3f}, equivalent within {100 * AGREEMENT:.0f} % "
+            f"when TOST p <= {alpha:g}: p = {p:.3g}"
+        )
+        limits = (agreement.interval.lower, agreement.interval.upper)
+        agrees = Check("agreement", "passed" if p <= alpha else "failed", reason, p, alpha, n, limits)
     return GateResult("G1", title, (effect, agrees))
+
+
+def _column(runs: Sequence[Mapping[str, Any]], key: str) -> NDArray[np.float64]:
+    """One number a run, NaN where it is absent or not a positive finite number."""
+    found = np.full(len(runs), np.nan)
+    for i, run in enumerate(runs):
+        value = run.get(key)
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < np.inf:
+            found[i] = value
+    return found
