@@ -1,0 +1,125 @@
+"""From command-line options to the settings of a campaign: where the four packages meet."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from adapters.schedulers.opening import open_scheduler
+from adapters.sidecars.simulated import SidecarModel, SimulatedSidecar
+from adapters.traces.worlds import GeneratedWorlds, RecordedWorlds
+from protocol.campaign import Contender, Setting, Worlds
+from protocol.errors import BadInput
+from protocol.regime import Regime
+from protocol.slo import Slo
+from protocol.trace import NS_PER_S
+
+#: The five regimes of the papers, in the order in which they are reported.
+PUBLISHED = ("ordinary", "high-pressure", "sync-heavy-steady", "bursty-periodic", "bursty-aperiodic")
+#: The regime that a real trace borrows its pace, corridor and sidecar from.
+RECORDED = "trace"
+#: Windows of a real trace: long enough for a few merges, short enough for at least this many seeds.
+SHORTEST_S, WANTED_SEEDS = 120.0, 20
+
+
+def contender_opener(scheduler: str, log: str) -> Contender:
+    """Open a scheduler; a function of plain values, so that every worker process can open its own."""
+    return open_scheduler(scheduler, log_path=Path(log))  # type: ignore[return-value]
+
+
+def describe_contender(contender: Contender) -> dict[str, object]:
+    """What the certificate says about who was judged."""
+    try:
+        return {"name": contender.name, "kind": contender.kind, **contender.describe()}
+    finally:
+        contender.close()
+
+
+def settings_for(
+    regimes: list[str],
+    traces: list[Path],
+    trace_format: str | None,
+    time_unit: str | None,
+    root_seed: int,
+    overrides: Mapping[str, Any],
+) -> tuple[list[Setting], list[dict[str, Any]]]:
+    """Settings, and their descriptions for the certificate, of every regime and trace that was asked for.
+
+    overrides : "seeds", "slos", "decision_steps"; None leaves the regime's own.
+    Raises BadInput on anything unknown, and on one name given twice.
+    """
+    pairs = []
+    for name in regimes or ([] if traces else list(PUBLISHED)):
+        regime = _overridden(Regime.load(name), overrides)
+        worlds = GeneratedWorlds(regime, root_seed)
+        pairs.append((_setting(regime, worlds, overrides), {**regime.describe(), "digest": regime.digest}))
+    for path in traces:
+        pairs.append(_recorded(path, trace_format, time_unit, overrides))
+    names = [setting.name for setting, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadInput("--regime, --trace", f"{name} twice", "each once")
+    return [s for s, _ in pairs], [_described(s, d) for s, d in pairs]
+
+
+def _overridden(regime: Regime, overrides: Mapping[str, Any]) -> Regime:
+    changes = {key: overrides[key] for key in ("seeds", "decision_steps") if overrides.get(key) is not None}
+    return regime.replace(**changes) if changes else regime
+
+
+def _setting(regime: Regime, worlds: Worlds, overrides: Mapping[str, Any]) -> Setting:
+    model = SidecarModel.shipped(regime.sidecar).changed(regime.sidecar_overrides)
+    return Setting(
+        name=regime.name,
+        corridor=regime.corridor(),
+        worlds=worlds,
+        sidecar=SimulatedSidecar(model),
+        learner=regime.learner,
+        slos=tuple(Slo.parse(text) for text in dict.fromkeys(overrides.get("slos") or (regime.slo,))),
+        n_seeds=regime.seeds,
+        planner_budget=regime.planner_budget,
+    )
+
+
+def _recorded(
+    path: Path, trace_format: str | None, time_unit: str | None, overrides: Mapping[str, Any]
+) -> tuple[Setting, dict[str, Any]]:
+    """A real trace: windows are the strata, each a seed of its own."""
+    from adapters.traces.readers import read_trace
+    from adapters.traces.windows import windows
+
+    trace, report = read_trace(path, format=trace_format, time_unit=time_unit)
+    base = _overridden(Regime.load(RECORDED), overrides)
+    span_s = float(trace.arrival_ns[-1] - trace.arrival_ns[0]) / NS_PER_S
+    horizon_s = min(base.horizon_s, max(SHORTEST_S, span_s // WANTED_SEEDS - base.cooldown_s))
+    cut = windows(trace, base.seeds, horizon_s, base.cooldown_s)
+    least, most = (lambda fit: (fit[0], fit[-1]))(base.replace(horizon_s=horizon_s).corridor().feasible_budgets())
+    regime = base.replace(
+        name=f"trace:{path.name}", horizon_s=horizon_s, seeds=len(cut), planner_budget=max(1, (least + most) // 2)
+    )
+    worlds = RecordedWorlds(tuple(cut), regime.network.low, regime.checkpoint.low)
+    described = {k: v for k, v in regime.describe().items() if k not in ("arrivals", "prompt", "output")}
+    described["trace"] = {
+        "file": path.name,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "format": report.format,
+        "rows_read": report.rows_read,
+        "rows_kept": report.rows_kept,
+        "dropped": dict(report.dropped),
+    }
+    return _setting(regime, worlds, overrides), {**described, "digest": regime.digest}
+
+
+def _described(setting: Setting, regime: dict[str, Any]) -> dict[str, Any]:
+    corridor = setting.corridor
+    keys = ("h_min", "h_max", "decision_steps", "step_ns", "merge_ns", "horizon_ns")
+    return {
+        **regime,
+        "corridor": {key: getattr(corridor, key) for key in keys},
+        "n_seeds": setting.n_seeds,
+        "slos": [str(slo) for slo in setting.slos],
+        "sidecar": {**setting.sidecar.describe(), "calibrated": setting.sidecar.calibrated},
+        "tokens_per_step": setting.learner.tokens_per_step,
+    }
