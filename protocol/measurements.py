@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from protocol.errors import BadInput
 from protocol.schedule import Schedule
 from protocol.slo import Slo
-from protocol.trace import RequestTrace, frozen
+from protocol.trace import RequestTrace, whole
 
 SERVED, FAILED, REFUSED = 0, 1, 2
 #: Exposure classes: how much of a request's life overlaps a merge on its own sidecar.
@@ -45,7 +45,8 @@ class Measurements:
 
     def __post_init__(self) -> None:
         for column in fields(self):
-            values = frozen(getattr(self, column.name), self._DTYPES.get(column.name, "i8"))
+            dtype = self._DTYPES.get(column.name, "i8")
+            values = whole("measurements", column.name, getattr(self, column.name), dtype)
             if len(values) != len(self.arrival_ns):
                 raise BadInput(f"measurements, {column.name}", f"{len(values)} rows", f"{len(self.arrival_ns)}")
             object.__setattr__(self, column.name, values)
@@ -57,9 +58,10 @@ class Measurements:
 
     @property
     def tpot_ns(self) -> NDArray[np.float64]:
-        """Mean time per output token after the first; 0 for a single token, NaN where not served."""
+        """Mean time per output token after the first; 0 for a single token, NaN where not served or unknown."""
         gaps = np.maximum(self.output_tokens - 1, 1)
-        return np.where(self.outcome == SERVED, (self.e2e_ns - self.ttft_ns) / gaps, np.nan)
+        mean = np.where(self.output_tokens > 1, (self.e2e_ns - self.ttft_ns) / gaps, 0.0)
+        return np.where((self.outcome == SERVED) & (self.ttft_ns >= 0), mean, np.nan)
 
     @property
     def exposure(self) -> NDArray[np.int8]:
@@ -68,17 +70,17 @@ class Measurements:
         return np.where(fully, FULLY, np.where(self.exposure_ns > 0, PARTLY, NONE)).astype(np.int8)
 
     def violates(self, slo: Slo) -> NDArray[np.bool_]:
-        """True where a request misses any limit of the SLO, or was not served at all."""
+        """True where a request misses any limit of the SLO, was not served, or its latency is unknown."""
         missed = self.outcome != SERVED
         if slo.e2e_ns is not None:
             missed = missed | (self.e2e_ns > slo.e2e_ns)
         if slo.ttft_ns is not None:
-            missed = missed | (self.ttft_ns > slo.ttft_ns)
+            missed = missed | (self.ttft_ns < 0) | (self.ttft_ns > slo.ttft_ns)
         if slo.tpot_ns is not None:
-            late = (self.e2e_ns - self.ttft_ns) > slo.tpot_ns * np.maximum(self.output_tokens - 1, 1).astype(np.int64)
-            missed = missed | late
+            gaps = self.output_tokens.astype(np.int64) - 1
+            missed = missed | (self.ttft_ns < 0) | ((gaps > 0) & (self.e2e_ns - self.ttft_ns > slo.tpot_ns * gaps))
         if slo.itl_ns is not None:
-            missed = missed | (self.max_itl_ns > slo.itl_ns)
+            missed = missed | (self.max_itl_ns < 0) | (self.max_itl_ns > slo.itl_ns)
         return missed
 
     def to_table(self) -> pa.Table:

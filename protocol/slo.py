@@ -9,6 +9,8 @@ from protocol.errors import BadInput
 from protocol.trace import seconds_to_ns
 
 METRICS = ("e2e", "itl", "tpot", "ttft")
+#: Longer limits would overflow when multiplied by a request's tokens.
+MOST_S = 50_000.0
 _UNIT_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _TERM = re.compile(r"\s*([a-z0-9]+)\s*<=\s*([0-9]*\.?[0-9]+)\s*([a-z]*)\s*")
 
@@ -47,11 +49,17 @@ class Slo:
                 raise BadInput("--slo", f"unit {unit!r} in {term!r}", "s, ms or us")
             if metric in limits:
                 raise BadInput("--slo", f"{metric} twice", "each metric once")
-            limits[metric] = seconds_to_ns(float(number) * _UNIT_S[unit])
-            if limits[metric] <= 0:
-                raise BadInput("--slo", repr(term), "a limit above 0")
+            limit_s = float(number) * _UNIT_S[unit]
+            if not 1e-9 <= limit_s <= MOST_S:
+                raise BadInput("--slo", repr(term), f"a limit above 0 and at most {MOST_S:g} s")
+            limits[metric] = seconds_to_ns(limit_s)
         return cls(**{f"{metric}_ns": limit for metric, limit in limits.items()})
 
     def __str__(self) -> str:
         parts = [(m, getattr(self, f"{m}_ns")) for m in METRICS]
-        return ",".join(f"{m}<={ns / 1e6:g}ms" for m, ns in parts if ns is not None)
+        return ",".join(f"{m}<={_milliseconds(ns)}ms" for m, ns in parts if ns is not None)
+
+
+def _milliseconds(ns: int) -> str:
+    """Exact, so that the text of an SLO parses to the same SLO."""
+    return f"{ns // 1_000_000}.{ns % 1_000_000:06d}".rstrip("0").rstrip(".")

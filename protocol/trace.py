@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +20,29 @@ def seconds_to_ns(seconds: float) -> int:
     return int(round(seconds * NS_PER_S))
 
 
-def frozen(values: object, dtype: type | str) -> NDArray[np.generic]:
+def frozen(values: object, dtype: type | str) -> NDArray[Any]:
     """A contiguous read-only copy, so that a value object cannot be changed through its arrays."""
     array = np.array(values, dtype=dtype, order="C")
+    array.setflags(write=False)
+    return array
+
+
+def whole(where: str, column: str, values: object, dtype: str) -> NDArray[Any]:
+    """The same for whole numbers from outside: nothing is rounded, wrapped or made up.
+
+    Raises BadInput naming the row of the first value that `dtype` cannot hold exactly.
+    """
+    given = np.asarray(values)
+    if given.ndim != 1 or given.dtype.kind not in "iufb":
+        raise BadInput(f"{where}, {column}", f"{given.dtype} of shape {given.shape}", "one whole number a row")
+    with np.errstate(invalid="ignore"):
+        array = np.array(given, dtype=dtype, order="C")
+    if given.dtype != array.dtype:
+        bad = np.flatnonzero(array != given)
+        if bad.size:
+            limits = np.iinfo(dtype)
+            expected = f"a whole number from {limits.min} to {limits.max}"
+            raise BadInput(f"{where}, row {bad[0] + 1}, {column}", str(given[bad[0]]), expected)
     array.setflags(write=False)
     return array
 
@@ -56,7 +77,7 @@ class RequestTrace:
         ):
             if len(values) != n:
                 raise BadInput(f"{self.name}, {column}", f"{len(values)} rows", f"{n} rows, as many as arrival_ns")
-            object.__setattr__(self, column, frozen(values, dtype))
+            object.__setattr__(self, column, whole(self.name, column, values, dtype))
         if n and self.arrival_ns[0] < 0:
             raise BadInput(f"{self.name}, row 1, arrival", f"{self.arrival_ns[0]} ns", "0 or later")
         backward = np.flatnonzero(np.diff(self.arrival_ns) < 0)
@@ -127,6 +148,9 @@ class StepFunction:
     def __post_init__(self) -> None:
         object.__setattr__(self, "since_ns", frozen(self.since_ns, "i8"))
         object.__setattr__(self, "values", frozen(self.values, "f8"))
+        since = self.since_ns
+        if not len(since) or len(since) != len(self.values) or since[0] != 0 or np.any(np.diff(since) <= 0):
+            raise BadInput("signal", f"edges {since[:4].tolist()} ...", "one a value, rising from 0")
 
     @classmethod
     def constant(cls, value: float) -> StepFunction:
