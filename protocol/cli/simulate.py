@@ -1,0 +1,71 @@
+"""`protocol simulate`: one scheduler, one seed, and a picture of what happened."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from protocol import campaign, files
+from protocol.cli.settings import contender_opener, settings_for
+from protocol.measurements import FULLY, PARTLY
+from protocol.schedule import Schedule
+from reports import figures
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(simulate)
+
+
+def simulate(
+    scheduler: Annotated[str, typer.Argument(help="FILE, FILE:Class, module:attr, cmd:COMMAND or a name")],
+    regime: Annotated[str | None, typer.Option(help="regime name or TOML file")] = None,
+    trace: Annotated[Path | None, typer.Option(help="real request trace instead of a regime")] = None,
+    trace_format: Annotated[str | None, typer.Option(help="format of --trace where it cannot be detected")] = None,
+    time_unit: Annotated[str | None, typer.Option(help="unit of the times in --trace where it is ambiguous")] = None,
+    seed_number: Annotated[int, typer.Option(min=0, help="which seed (or window of a trace) to run")] = 0,
+    slo: Annotated[str | None, typer.Option(help="e.g. e2e<=1s")] = None,
+    decision_steps: Annotated[int | None, typer.Option(min=1, help="inner steps between decisions")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="root of every random stream")] = 20260601,
+    out: Annotated[Path, typer.Option(help="figure to write: .svg, .pdf or .png")] = Path("timeline.svg"),
+) -> None:
+    """Run one scheduler through one seed and draw load, merges and violations."""
+    if out.suffix not in (".svg", ".pdf", ".png"):
+        raise typer.BadParameter(f"{out.name}: expected a name that ends in .svg, .pdf or .png", param_hint="--out")
+    chosen = [regime] if regime else [] if trace else ["bursty-aperiodic"]
+    overrides = {"slos": (slo,) if slo else None, "decision_steps": decision_steps}
+    settings, _ = settings_for(chosen, [trace] if trace else [], trace_format, time_unit, seed, overrides)
+    setting = settings[0]
+    if seed_number >= setting.n_seeds:
+        raise typer.BadParameter(f"{seed_number}: expected 0 to {setting.n_seeds - 1}", param_hint="--seed-number")
+    plan = campaign.Plan(partial(contender_opener, scheduler, str(out.with_suffix(".log"))), scheduler, seed, draws=0)
+    workload = setting.worlds.workload(seed_number)
+    sidecar = campaign.load(plan, setting, seed_number, workload)
+    rolled = campaign.place(plan, setting, seed_number, workload, sidecar)
+    limit = setting.slos[0]
+    measured = sidecar.replay(rolled.schedule)
+    idle = sidecar.replay(Schedule.empty(workload.trace.n_islands))
+    figure = figures.timeline(workload.trace, rolled.schedule, measured, limit, setting.corridor.horizon_ns)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with files.atomic(out) as temporary:
+        figure.savefig(temporary, format=out.suffix[1:])
+    missed, missed_idle = measured.violates(limit), idle.violates(limit)
+    table = Table(title=f"{scheduler} in {setting.name}, seed {seed_number}", title_justify="left", show_header=False)
+    for name, value in (
+        ("merges", f"{len(rolled.schedule)}, of which {int(rolled.forced.sum())} forced by H_max"),
+        ("decisions asked", str(len(rolled.decided_ns))),
+        ("requests", str(len(measured))),
+        (f"violations of {limit}", f"{int(missed.sum())} ({100 * missed.mean():.2f} %)"),
+        ("the same without merges", f"{int(missed_idle.sum())} ({100 * missed_idle.mean():.2f} %)"),
+        ("exposed requests", f"{int(np.isin(measured.exposure, (PARTLY, FULLY)).sum())}"),
+        ("p95 E2E", f"{np.quantile(measured.e2e_ns[measured.e2e_ns >= 0], 0.95) / 1e6:.0f} ms"),
+    ):
+        table.add_row(name, value)
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(f"figure: {out}", soft_wrap=True)
