@@ -1,0 +1,184 @@
+"""A file before anybody knows its format: its bytes, its kind of container, the names of its columns."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import re
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from protocol.errors import BadInput, ProtocolError
+
+#: Larger files are refused: they would not fit beside their columns in the memory of a small machine.
+MAX_BYTES = 4 << 30
+#: A header or a JSON document longer than this is not looked at.
+MAX_LINE = 1 << 20
+MAX_DOCUMENT = 64 << 20
+DELIMITERS = ",;\t|"
+
+_BOM = b"\xef\xbb\xbf"
+LINE_END = re.compile(rb"\r\n|\n|\r")
+_VALUE = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?|\d{4}-\d\d-\d\d[ T].*|", re.ASCII)
+#: Numbers stay text, so that no digit of a decimal is lost.
+DECODER = json.JSONDecoder(parse_float=str, parse_constant=str)
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """One file, decompressed and without a byte order mark.
+
+    container : "csv", "jsonl", "json" (one document), "parquet", "empty" or "binary".
+    columns : names in order, stripped; of a CSV its first line, of JSON lines the keys of the first object.
+    delimiter : of a CSV; "" otherwise.
+    """
+
+    path: Path
+    data: bytes
+    container: str
+    columns: tuple[str, ...] = ()
+    delimiter: str = ""
+
+    @cached_property
+    def first_lines(self) -> list[list[str]]:
+        """Fields of the first lines of a CSV, at most 20."""
+        lines = LINE_END.split(self.data[:MAX_LINE], 20)[:20]
+        return [_fields(line, self.delimiter) for line in lines if line.strip()]
+
+
+def load(path: str | Path) -> Sample:
+    """Read a regular file; a gzip file is unpacked.
+
+    Raises BadInput when it cannot be opened, is no regular file, is larger than MAX_BYTES or is a broken gzip file.
+    """
+    path = Path(path)
+    try:
+        if path.is_dir():
+            raise BadInput(str(path), "a folder", "a request trace file")
+        if path.exists() and not path.is_file():
+            raise BadInput(str(path), "a device, pipe or socket", "a regular file")
+        if path.stat().st_size > MAX_BYTES:
+            raise BadInput(str(path), f"{path.stat().st_size} bytes", f"at most {MAX_BYTES}: cut the trace first")
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise BadInput(str(path), "no such file", "a request trace file") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or str(error)
+        raise BadInput(repr(str(path)) if "\0" in str(path) else str(path), reason, "a file that can be read") from None
+    if data[:2] == b"\x1f\x8b":
+        data = _unpacked(path, data)
+    return _sniffed(path, data.removeprefix(_BOM))
+
+
+def _unpacked(path: Path, data: bytes) -> bytes:
+    try:
+        with gzip.open(io.BytesIO(data)) as file:
+            unpacked = file.read(MAX_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadInput(str(path), f"a broken gzip file ({error})", "a whole gzip file") from None
+    if len(unpacked) > MAX_BYTES:
+        raise BadInput(str(path), f"more than {MAX_BYTES} bytes once unpacked", f"at most {MAX_BYTES}")
+    return unpacked
+
+
+def _sniffed(path: Path, data: bytes) -> Sample:
+    if not data.strip():
+        return Sample(path, b"", "empty")
+    if data[:4] == b"PAR1":
+        return _parquet(path, data)
+    if b"\0" in data[:MAX_LINE]:
+        return Sample(path, data, "binary")
+    first = LINE_END.split(data[: MAX_LINE + 1], 1)[0]
+    if data.lstrip()[:1] in (b"{", b"["):
+        # The first line may be one object of many, or the beginning of one document.
+        value = decoded(first)
+        if isinstance(value, dict):
+            return Sample(path, data, "jsonl", tuple(str(key) for key in value))
+        document = decoded(data) if len(data) <= MAX_DOCUMENT else None
+        if document is not None or not first.strip().startswith(b"{"):
+            keys = tuple(document) if isinstance(document, dict) else ()
+            return Sample(path, data, "json", keys)
+        return Sample(path, data, "jsonl")
+    delimiter = max(DELIMITERS, key=lambda mark: first.count(mark.encode()))
+    return Sample(path, data, "csv", tuple(name.strip() for name in _fields(first, delimiter)), delimiter)
+
+
+def _parquet(path: Path, data: bytes) -> Sample:
+    try:
+        names = pyarrow.parquet.read_schema(io.BytesIO(data)).names
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise BadInput(str(path), f"a broken Parquet file ({first_line(error)})", "a whole Parquet file") from None
+    return Sample(path, data, "parquet", tuple(names))
+
+
+def decoded(text: bytes) -> object:
+    """The JSON value, decimals as text; None when it is no JSON (or null)."""
+    try:
+        return DECODER.decode(text.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+
+
+def first_line(error: Exception) -> str:
+    """The first line of a library's message."""
+    lines = str(error).splitlines()
+    return lines[0][:200] if lines else type(error).__name__
+
+
+def _fields(line: bytes, delimiter: str) -> list[str]:
+    try:
+        return next(csv.reader([line.decode("utf-8", "replace")], delimiter=delimiter), [])
+    except csv.Error:
+        return []
+
+
+def refusal(sample: Sample) -> ProtocolError:
+    """Why no reader takes this file."""
+    path = str(sample.path)
+    if sample.container == "empty":
+        return BadInput(path, "an empty file", "a header and one row a request")
+    if sample.container == "binary":
+        kind = "UTF-16 text" if sample.data[:2] in (b"\xff\xfe", b"\xfe\xff") else "a binary file"
+        return BadInput(path, kind, "UTF-8 text (CSV or JSON lines) or Parquet")
+    if "requests" in sample.columns and sample.container in ("json", "jsonl"):
+        return BadInput(
+            path,
+            "a closed-loop session (a list of requests, each sent after the answer to the one before)",
+            "an open-loop arrival trace: times here follow from the service times of the server recorded",
+        )
+    if sample.container == "json":
+        return BadInput(path, "one JSON document", "JSON lines, one request a line")
+    if sample.container == "jsonl" and not sample.columns:
+        return BadInput(f"{path}, line 1", "no whole JSON object", "one JSON object a line, with its keys")
+    if sample.container == "csv":
+        rows = sample.first_lines
+        if _rate_table(rows):
+            return BadInput(
+                path,
+                "a table of rates, one row per 600 s of one client",
+                "an open-loop arrival trace, one row a request",
+            )
+        if rows and all(_VALUE.fullmatch(field.strip()) for field in rows[0]):
+            header = "arrival_s,prompt_tokens,output_tokens or the header of a known format"
+            return BadInput(f"{path}, line 1", f"values and no header ({_shown(sample.columns)})", header)
+    return BadInput(path, f"columns {_shown(sample.columns)}", "the columns of a known format (`protocol traces formats`)")
+
+
+def _shown(columns: tuple[str, ...]) -> str:
+    shown = ", ".join(repr(name[:40]) for name in columns[:8])
+    return shown + (f" and {len(columns) - 8} more" if len(columns) > 8 else "")
+
+
+def _rate_table(rows: list[list[str]]) -> bool:
+    """ServeGen client chunks: time, rate, coefficient of variation, distribution, two parameters; every 600 s."""
+    if not rows or any(len(row) != 6 for row in rows[:10]):
+        return False
+    times, names = [row[0] for row in rows[:10]], [row[3] for row in rows[:10]]
+    return all(re.fullmatch(r"\d+00", t) or t == "0" for t in times) and all(n.isalpha() or not n for n in names)

@@ -1,0 +1,63 @@
+"""A real trace cut into windows: the strata, and the unit of replication, of a campaign on recorded load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.errors import BadInput
+from protocol.trace import NS_PER_S, RequestTrace, seconds_to_ns
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """windows : non-empty windows in order, each re-based at 0; fitting : windows of that width that fit the trace;
+    empty : positions, from 0, of windows without a request, which were left out; unused_s : what no window covers.
+    """
+
+    windows: tuple[RequestTrace, ...]
+    fitting: int
+    empty: tuple[int, ...]
+    unused_s: float
+
+    @property
+    def report(self) -> str:
+        """One line for the user."""
+        left_out = f"; {len(self.empty)} empty windows left out" if self.empty else ""
+        return f"{len(self.windows)} of {self.fitting} windows used{left_out}; {self.unused_s:.1f} s of the trace unused"
+
+
+def cut(trace: RequestTrace, n_max: int, horizon_s: float, cooldown_s: float) -> Cut:
+    """Consecutive windows of horizon_s + cooldown_s seconds that do not overlap, at most n_max non-empty ones.
+
+    A trace lasts until one mean gap after its last arrival (nobody recorded when the observation ended).
+
+    Raises BadInput for a width that is not positive, and when fewer than two non-empty windows fit.
+    """
+    width_ns = seconds_to_ns(horizon_s + cooldown_s)
+    if width_ns <= 0 or horizon_s <= 0 or cooldown_s < 0:
+        raise BadInput(f"windows of {trace.name}", f"{horizon_s:g} + {cooldown_s:g} s", "a positive width")
+    if n_max < 2:
+        raise BadInput(f"windows of {trace.name}", f"{n_max} asked for", "at least 2")
+    last_ns = int(trace.arrival_ns[-1]) if len(trace) else 0
+    end_ns = last_ns + last_ns // (len(trace) - 1) if len(trace) > 1 else last_ns
+    fitting = end_ns // width_ns
+    windows, empty, position = [], [], 0
+    while position < fitting and len(windows) < n_max:
+        window = trace.window(position * width_ns, (position + 1) * width_ns, f"{trace.name}[{position}]")
+        if len(window):
+            windows.append(window)
+        else:
+            empty.append(position)
+        position += 1
+    if len(windows) < 2:
+        raise BadInput(
+            f"trace {trace.name}",
+            f"{end_ns / NS_PER_S:.1f} s, {len(windows)} non-empty windows of {horizon_s:g} + {cooldown_s:g} s",
+            "at least 2 windows: they are the replicates",
+        )
+    return Cut(tuple(windows), fitting, tuple(empty), (end_ns - position * width_ns) / NS_PER_S)
+
+
+def windows(trace: RequestTrace, n_max: int, horizon_s: float, cooldown_s: float) -> list[RequestTrace]:
+    """The windows of `cut`, without its report."""
+    return list(cut(trace, n_max, horizon_s, cooldown_s).windows)
