@@ -6,10 +6,10 @@ number of workers, and a seed that is already on disk need not be run again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, Protocol
+from typing import Literal, Protocol, cast
 
 import joblib
 import numpy as np
@@ -152,12 +152,15 @@ def load(plan: Plan, setting: Setting, seed: int, workload: Workload) -> LoadedS
     return setting.sidecar.load(workload.trace, seeds.generator(plan.root_seed, "sidecar", setting.name, seed))
 
 
-def schedules_of(gaps: Sequence[NDArray[np.integer]], corridor: Corridor, n_islands: int) -> list[Schedule]:
+def schedules_of(gaps: Iterable[NDArray[np.integer]], corridor: Corridor, n_islands: int) -> list[Schedule]:
     return [Schedule.all_islands(corridor.start_ns(g), corridor.merge_ns, n_islands) for g in gaps]
 
 
 def costs(
-    sidecar: LoadedSidecar, gaps: Sequence[NDArray[np.integer]], corridor: Corridor, slos: Sequence[Slo]
+    sidecar: LoadedSidecar,
+    gaps: Iterable[NDArray[np.integer]],
+    corridor: Corridor,
+    slos: Sequence[Slo],
 ) -> NDArray[np.int64]:
     """Requests that violate each SLO under each placement, shape (len(gaps), len(slos))."""
     schedules = schedules_of(gaps, corridor, sidecar.trace.n_islands)
@@ -175,9 +178,12 @@ def place(
     words = seeds.words(*stream)
     if contender.kind != "scheduler":
         setting.corridor.check_budget(setting.planner_budget)
-        schedule = contender.plan(
+        schedule = cast(PlannerSource, contender).plan(
             workload.trace, setting.corridor, setting.planner_budget, words, sidecar, setting.slos[0]
         )
+        if schedule.n_islands != workload.trace.n_islands:
+            found = f"a schedule of {schedule.n_islands} islands"
+            raise BadInput(f"{plan.contender}, {setting.name}, seed {seed}", found, f"{workload.trace.n_islands}")
         nothing = np.empty(0, np.int64)
         return Rollout(schedule, nothing, nothing > 0, np.zeros(len(schedule), bool), sidecar.replay(schedule))
     scheduler = contender.start(words)
@@ -202,7 +208,7 @@ def run_seed(plan: Plan, setting: Setting, seed: int) -> SeedEvidence:
     sidecar = load(plan, setting, seed, workload)
     policy = place(plan, setting, seed, workload, sidecar)
     replayed, no_sync = sidecar.replay(policy.schedule), sidecar.replay(Schedule.empty(workload.trace.n_islands))
-    violation = corridor.violation(policy.schedule.start_ns)
+    violation = _busy_violation(policy.schedule, corridor) or corridor.violation(policy.schedule.start_ns)
     gaps = np.zeros(0, np.int64) if violation else corridor.gaps(policy.schedule.start_ns)
     evidence = SeedEvidence(
         regime=setting.name,
@@ -244,6 +250,14 @@ def _controls(
         shifts = shifts[np.sort(stream(SHIFTED).choice(len(shifts), plan.control_draws, replace=False))]
     yield SHIFTED, shifts
     yield OPTIMUM, np.stack([optimum(corridor, budget, sidecar, slo) for slo in setting.slos])
+
+
+def _busy_violation(schedule: Schedule, corridor: Corridor) -> str | None:
+    """A merge that occupies an island for another time than its controls will."""
+    for k, i in np.argwhere(schedule.busy_ns != corridor.merge_ns)[:1]:
+        took, due = schedule.busy_ns[k, i] / NS_PER_S, corridor.merge_ns / NS_PER_S
+        return f"merge {k + 1} occupies island {i} for {took:g} s; a merge takes {due:g} s"
+    return None
 
 
 def _difference(online: Measurements | None, replayed: Measurements) -> str | None:
@@ -292,6 +306,6 @@ def _decided_otherwise(one: Rollout, other: Rollout, until_ns: int) -> str | Non
 def cross(plan: Plan, setting: Setting, seed: int, gaps: list[NDArray[np.int32]]) -> Placements:
     """The schedules made on every seed's trace, replayed on this seed's: row t is the one made on trace t."""
     sidecar = load(plan, setting, seed, setting.worlds.workload(seed))
-    lengths = np.array([len(g) for g in gaps])
-    flat = np.concatenate(gaps) if gaps else np.zeros(0, np.int64)
+    lengths = np.array([len(g) for g in gaps], np.int32)
+    flat = np.concatenate(gaps)
     return Placements(lengths, flat, costs(sidecar, gaps, setting.corridor, setting.slos))

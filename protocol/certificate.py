@@ -52,6 +52,8 @@ def assess(head: Mapping[str, Any], evidence: Sequence[SeedEvidence]) -> Json:
         mine = sorted((e for e in evidence if e.regime == regime["name"]), key=lambda e: e.seed)
         if [e.seed for e in mine] != list(range(regime["n_seeds"])):
             raise BadInput(f"evidence, {regime['name']}", f"{len(mine)} seeds", f"seeds 0 to {regime['n_seeds'] - 1}")
+        for e in mine:
+            _check_arms(e, len(regime["slos"]))
         corridor = Corridor(**regime["corridor"])
         regimes.append({**regime, "seeds": [_seed_summary(e, corridor) for e in mine]})
         for index, text in enumerate(regime["slos"]):
@@ -60,7 +62,7 @@ def assess(head: Mapping[str, Any], evidence: Sequence[SeedEvidence]) -> Json:
             gates = [
                 integrity_gate(mine, corridor, planner=head["contender"]["kind"] == "planner"),
                 transfer_gate(regime["sidecar"].get("calibration"), settings["alpha"]),
-                load_match_gate(mine, slo),
+                load_match_gate(mine, slo, index),
             ]
             gates.append(progress_gate(mine, corridor, regime["tokens_per_step"]))
             claims.append((regime["name"], text, gates, measured))
@@ -81,6 +83,15 @@ def assess(head: Mapping[str, Any], evidence: Sequence[SeedEvidence]) -> Json:
         "tier": tier,
         "sentence": _sentence(verdict, tier, written, head),
     }
+
+
+def _check_arms(e: SeedEvidence, n_slos: int) -> None:
+    where = f"evidence, {e.regime}, seed {e.seed}"
+    if POLICY not in e.placed or len(e.placed[POLICY]) != 1:
+        raise BadInput(where, "not exactly one schedule of the policy", "one")
+    for arm, placements in e.placed.items():
+        if placements.violations.shape[1:] != (n_slos,):
+            raise BadInput(f"{where}, {arm}", f"violations of shape {placements.violations.shape}", f"(n, {n_slos})")
 
 
 def head_of(certificate: Mapping[str, Any]) -> Json:
@@ -167,20 +178,25 @@ def _sentence(verdict: str, tier: Json, claims: Sequence[Json], head: Mapping[st
         why = next(c for c in claims if c["verdict"] == "INCONCLUSIVE")
         return f"Nothing is licensed about {name} yet: {why['reason']}."
     if verdict == "FAIL":
+        unsound = next((c for c in claims if _status(c, "G3") != "failed"), None)
+        if unsound is not None:
+            return f"Nothing is licensed about {name}: {unsound['reason']}."
         return (
             f"Nothing is licensed about {name}: with the same number of merges, its placement was not shown "
             f"to beat matched random placement in {_listed(c['regime'] for c in claims)}."
         )
     won = [c for c in claims if c["verdict"] == "PASS"]
     gains = _listed(f"{c['regime']} ({c['envelope']['gain_pp']:.2f} pp fewer {c['slo']} violations)" for c in won)
-    sidecar = head["regimes"][0]["sidecar"]
-    under = {
-        1: f"in a repeatable benchmark on the uncalibrated simulated sidecar {sidecar['name']}",
-        2: f"under a sidecar model calibrated on {sidecar.get('calibration', {}).get('server')} "
-        f"at {sidecar.get('calibration', {}).get('date')}",
-    }[tier["number"]]
+    sidecars = [r["sidecar"] for r in head["regimes"] if r["name"] in {c["regime"] for c in won}]
+    if tier["number"] == 1:
+        models = _listed(f"{'' if s['calibrated'] else 'uncalibrated '}simulated sidecar {s['name']}" for s in sidecars)
+        under = f"in a repeatable benchmark on the {models}"
+    else:
+        servers = _listed(f"{s['calibration']['server']} at {s['calibration']['date']}" for s in sidecars)
+        under = f"under a sidecar model calibrated on {servers}"
     bound = "As an upper bound that no deployable scheduler may claim, " if tier["upper_bound"] else ""
-    lost = sorted({c["regime"] for c in claims} - {c["regime"] for c in won})
+    some = {c["regime"] for c in won}
+    lost = [f"{c['regime']} ({c['slo']})" if c["regime"] in some else c["regime"] for c in claims if c not in won]
     rest = f" Nothing is licensed for {_listed(lost)}." if lost else ""
     return f"{bound}{name} beats matched random placement of the same number of merges {under}: {gains}.{rest}"
 

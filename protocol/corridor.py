@@ -72,10 +72,10 @@ class Corridor:
         """Decision at which a merge is forced."""
         return self.h_max // self.decision_steps
 
-    def start_ns(self, gaps: NDArray[np.int64]) -> NDArray[np.int64]:
+    def start_ns(self, gaps: NDArray[np.integer]) -> NDArray[np.int64]:
         """Merge starts from gaps in decisions; both shape (..., K)."""
-        gaps = np.asarray(gaps, np.int64)
-        return np.cumsum(gaps, axis=-1) * self.grid_ns + np.arange(gaps.shape[-1]) * self.merge_ns
+        wide = np.asarray(gaps, np.int64)
+        return np.cumsum(wide, axis=-1) * self.grid_ns + np.arange(wide.shape[-1]) * self.merge_ns
 
     # What fits ---------------------------------------------------------------------------------------------------
 

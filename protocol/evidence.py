@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from protocol.errors import BadInput
 from protocol.files import atomic
 from protocol.measurements import Measurements
-from protocol.trace import frozen
+from protocol.trace import whole
 
 #: Arms whose requests are kept row by row.
 POLICY, NO_SYNC = "policy", "no-sync"
@@ -48,8 +48,11 @@ class Placements:
     violations: NDArray[np.int64]
 
     def __post_init__(self) -> None:
-        for column, dtype in (("lengths", "i4"), ("gaps", "i4"), ("violations", "i8")):
-            object.__setattr__(self, column, frozen(getattr(self, column), dtype))
+        for column in ("lengths", "gaps"):
+            object.__setattr__(self, column, whole("placements", column, getattr(self, column), "i4"))
+        costs = np.asarray(self.violations)
+        object.__setattr__(self, "violations", whole("placements", "violations", costs.ravel(), "i8"))
+        object.__setattr__(self, "violations", self.violations.reshape(costs.shape))
         if self.lengths.sum() != len(self.gaps) or len(self.violations) != len(self.lengths):
             raise BadInput(
                 "placements", f"{len(self.gaps)} gaps, {len(self.violations)} costs", "as many as the lengths say"
@@ -61,7 +64,7 @@ class Placements:
     @classmethod
     def of(cls, gaps: NDArray[np.int64], violations: NDArray[np.int64]) -> Placements:
         """From schedules of equal length: gaps of shape (n, K), violations of shape (n, n_slos)."""
-        return cls(np.full(len(gaps), gaps.shape[1]), gaps.ravel(), violations)
+        return cls(np.full(len(gaps), gaps.shape[1], np.int32), gaps.ravel().astype(np.int32), violations)
 
     def rows(self) -> list[NDArray[np.int32]]:
         return np.split(self.gaps, np.cumsum(self.lengths)[:-1]) if len(self) else []
@@ -118,8 +121,19 @@ def write(evidence: Sequence[SeedEvidence], folder: Path) -> list[str]:
 
 
 def read(folder: Path) -> list[SeedEvidence]:
-    """The evidence that `write` stored.  Raises BadInput naming a file or column that is missing or broken."""
+    """The evidence that `write` stored; an arm without rows is not there.
+
+    Raises BadInput naming a file or column that is missing or broken.
+    """
     tables = {name: _read_table(folder / name) for name in TABLES}
+    try:
+        return _rebuilt(tables)
+    except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
+        what = str(error).splitlines()[0] if str(error) else "no detail"
+        raise BadInput(str(folder), f"broken raw files ({type(error).__name__}: {what})", "files as written") from None
+
+
+def _rebuilt(tables: Mapping[str, pa.Table]) -> list[SeedEvidence]:
     seeds = tables["seeds.parquet"].to_pylist()
     decisions = _by_seed(tables["decisions.parquet"])
     requests = _by_seed(tables["requests.parquet"])
@@ -128,7 +142,7 @@ def read(folder: Path) -> list[SeedEvidence]:
     for row in seeds:
         key = (row["regime"], row["seed"])
         probes = tuple(Probe(**p) for p in json.loads(row.pop("probes")))
-        asked = decisions.get(key, {}).get(None)
+        asked = decisions.get(key, {}).get("")
         arms = {arm: Measurements.from_table(t) for arm, t in requests.get(key, {}).items()}
         placed = {
             arm: Placements(
@@ -205,15 +219,21 @@ def _seeds_table(evidence: Sequence[SeedEvidence]) -> pa.Table:
 
 def _read_table(path: Path) -> pa.Table:
     try:
-        return pq.read_table(path)
+        table = pq.read_table(path)
     except FileNotFoundError:
         raise BadInput(str(path), "no such file", "a raw file of a campaign") from None
     except (pa.ArrowException, OSError) as error:
         raise BadInput(str(path), f"an unreadable file ({str(error).splitlines()[0]})", "Parquet") from None
+    for name in table.column_names:
+        values = table[name].combine_chunks()
+        inner = values.flatten().null_count if pa.types.is_list(values.type) else 0
+        if values.null_count + inner and name not in ("corridor_violation", "replay_difference"):
+            raise BadInput(f"{path}, {name}", "an empty cell", "a value in every row")
+    return table
 
 
-def _by_seed(table: pa.Table) -> dict[tuple[str, int], dict[str | None, pa.Table]]:
-    """Consecutive runs of equal (regime, seed, arm); `write` stores each of them in one piece."""
+def _by_seed(table: pa.Table) -> dict[tuple[str, int], dict[str, pa.Table]]:
+    """Consecutive runs of equal (regime, seed, arm); `write` stores each of them in one piece.  No arm is ""."""
     if not len(table):
         return {}
     has_arm = "arm" in table.column_names
@@ -224,9 +244,9 @@ def _by_seed(table: pa.Table) -> dict[tuple[str, int], dict[str | None, pa.Table
         change[1:] |= values[1:] != values[:-1]
     begin = np.flatnonzero(change)
     end = np.append(begin[1:], len(table))
-    found: dict[tuple[str, int], dict[str | None, pa.Table]] = {}
+    found: dict[tuple[str, int], dict[str, pa.Table]] = {}
     for b, e in zip(begin, end, strict=True):
-        arm = keys[2][b] if has_arm else None
+        arm = keys[2][b] if has_arm else ""
         group = found.setdefault((keys[0][b], int(keys[1][b])), {})
         if arm in group:
             raise BadInput("raw files", f"{keys[0][b]} seed {keys[1][b]} arm {arm} in two places", "one piece")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.errors import BadInput
-from protocol.trace import NS_PER_S, frozen
+from protocol.trace import NS_PER_S, frozen, whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class Schedule:
     fragment: NDArray[np.int16] = None  # type: ignore[assignment]  # filled in below
 
     def __post_init__(self) -> None:
-        start = frozen(self.start_ns, "i8")
+        start = whole("schedule", "start", self.start_ns, "i8")
         busy = frozen(self.busy_ns, "i8")
         if busy.ndim != 2 or len(busy) != len(start):
             raise BadInput("schedule, busy", f"shape {busy.shape}", f"({len(start)}, islands)")
@@ -37,7 +37,7 @@ class Schedule:
             object.__setattr__(self, column, values)
         if len(start) == 0:
             return
-        if start[0] < 0 or np.any(np.diff(start) < 0):
+        if start[0] < 0 or bool(np.any(np.diff(start) < 0)):
             raise BadInput("schedule, start", "a negative or backward time", "non-decreasing times from 0 on")
         if np.any(busy < 0) or np.any(busy.sum(axis=1) == 0):
             raise BadInput("schedule, busy", "a merge that occupies no island", "a positive duration on some island")

@@ -62,7 +62,7 @@ class RequestTrace:
     arrival_ns: NDArray[np.int64]
     prompt_tokens: NDArray[np.int32]
     output_tokens: NDArray[np.int32]
-    island: NDArray[np.int16] = field(default=None)  # type: ignore[assignment]  # filled in below
+    island: NDArray[np.int16] = field(default=None)  # type: ignore[arg-type]  # filled in below
     n_islands: int = 1
     name: str = "trace"
 
@@ -131,8 +131,8 @@ class RequestTrace:
         lo = np.searchsorted(self.arrival_ns, at_ns, side="left")
         hi = np.searchsorted(other.arrival_ns, at_ns, side="left")
         columns = ("arrival_ns", "prompt_tokens", "output_tokens", "island")
-        joined = [np.concatenate([getattr(self, c)[:lo], getattr(other, c)[hi:]]) for c in columns]
-        return RequestTrace(*joined, n_islands=max(self.n_islands, other.n_islands), name=self.name)
+        joined = {c: np.concatenate([getattr(self, c)[:lo], getattr(other, c)[hi:]]) for c in columns}
+        return RequestTrace(**joined, n_islands=max(self.n_islands, other.n_islands), name=self.name)
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,7 +46,11 @@ class Partial:
         stored = self._stored()
         if stored is not None and stored != json.loads(canonical_json(plan)):
             changed = sorted(k for k in {*stored, *plan} if stored.get(k) != json.loads(canonical_json(plan)).get(k))
-            self.started_afresh = f"{', '.join(changed)} changed since the interrupted run"
+            self.started_afresh = (
+                f"{', '.join(changed)} changed since the interrupted run"
+                if stored
+                else "the plan of the interrupted run cannot be read"
+            )
             shutil.rmtree(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         write_text(self.folder / PLAN, canonical_json(plan))
@@ -57,13 +61,19 @@ class Partial:
         except FileNotFoundError:
             shutil.rmtree(self.folder, ignore_errors=True)
             return None
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError):
             return {}
 
     def finished(self) -> dict[tuple[str, int], SeedEvidence]:
+        """Seeds that need not be run again; one that cannot be read is dropped, and so run again."""
         found = {}
         for folder in sorted(self.folder.glob("seed-*")):
-            for e in raw.read(folder):
+            try:
+                kept = raw.read(folder)
+            except BadInput:
+                shutil.rmtree(folder, ignore_errors=True)
+                continue
+            for e in kept:
                 found[e.regime, e.seed] = e
         return found
 

@@ -223,8 +223,10 @@ def envelope_gate(measured: Measured, p_holm: float | None, alpha: float, min_ef
     """Passes when the Holm-adjusted p is at most alpha and the gain's lower bound exceeds the minimum effect."""
     title = "matched random-deferral envelope"
     t = measured.tests
-    if measured.p is None or p_holm is None or t.lower_bound is None or t.gain is None:
-        reason = measured.reason or "no p-value"
+    floor = max(t.floor or 0.0, measured.independence.floor or 0.0)
+    lower = _finite(t.lower_bound)
+    if measured.p is None or p_holm is None or lower is None or t.gain is None or floor > alpha:
+        reason = measured.reason or f"no p below {floor:.3g} was attainable, so none at {alpha:g}: more seeds or draws"
         return GateResult("G3", title, (Check("placement", "undecidable", reason, n=t.n_seeds),))
     limits = _limits(t.interval)
     interval = (limits[0], limits[1]) if limits and limits[0] is not None and limits[1] is not None else None
@@ -242,9 +244,9 @@ def envelope_gate(measured: Measured, p_holm: float | None, alpha: float, min_ef
     else:
         reason = f"{says}, Holm p = {p_holm:.3g}{detectable}"
     placement = Check("placement", "passed" if significant else "failed", reason, p_holm, alpha, t.n_seeds, interval)
-    enough = t.lower_bound > min_effect_pp
-    bound = f"lower bound of the gain {t.lower_bound:.3f} pp, minimum effect {min_effect_pp:g} pp"
-    effect = Check("effect", "passed" if enough else "failed", bound, t.lower_bound, min_effect_pp, t.n_seeds, interval)
+    enough = lower > min_effect_pp
+    bound = f"lower bound of the gain {lower:.3f} pp, minimum effect {min_effect_pp:g} pp"
+    effect = Check("effect", "passed" if enough else "failed", bound, lower, min_effect_pp, t.n_seeds, interval)
     load = Check(
         "load-aware",
         "failed" if blind else "passed",

@@ -14,6 +14,12 @@ from protocol.measurements import FAILED, REFUSED, SERVED
 
 def integrity_gate(evidence: Sequence[SeedEvidence], corridor: Corridor, planner: bool) -> GateResult:
     """Corridor, realised budget, causality, determinism, completeness and distinct seeds (SPEC 6, G0)."""
+    if not evidence:
+        return GateResult("G0", "integrity", (Check("completeness", "undecidable", "no seed was run", n=0),))
+    unplaced = [e.seed for e in evidence if POLICY not in e.placed or len(e.placed[POLICY]) != 1]
+    if unplaced:
+        reason = f"seed {unplaced[0]}: not exactly one schedule of the policy"
+        return GateResult("G0", "integrity", (Check("completeness", "failed", reason, n=len(evidence)),))
     checks = [_corridor(evidence, corridor), _budget(evidence, corridor), _causality(evidence, planner)]
     checks += [_determinism(evidence), _completeness(evidence), _distinct(evidence)]
     return GateResult("G0", "integrity", tuple(checks))
@@ -43,7 +49,7 @@ def _budget(evidence: Sequence[SeedEvidence], corridor: Corridor) -> Check:
                 "budget", "undecidable", f"seed {e.seed}: no merge was made, so there is no placement to judge"
             )
         controls = e.placed.get(UNIFORM)
-        if controls is None:
+        if controls is None or not len(controls):
             return Check("budget", "failed", f"seed {e.seed}: no matched draws")
         for draw, gaps in enumerate(controls.rows()):
             starts = corridor.start_ns(gaps)
@@ -66,8 +72,10 @@ def _causality(evidence: Sequence[SeedEvidence], planner: bool) -> Check:
             when = (probe.at_ns or 0) / 1e9
             reason = f"seed {seed}: with only the future after {when:.1f} s altered, {probe.difference}"
             return Check("causality", "failed", reason, n=len(probes))
-    if not probes:
-        return Check("causality", "undecidable", "no altered future was tried", n=0)
+    untried = {e.seed for e in evidence} - {seed for seed, _ in probes}
+    if untried:
+        reason = f"seed {min(untried)}: no altered future was tried"
+        return Check("causality", "undecidable", reason, n=len(probes))
     return Check("causality", "passed", f"{len(probes)} altered futures changed no earlier decision", n=len(probes))
 
 
@@ -80,8 +88,9 @@ def _determinism(evidence: Sequence[SeedEvidence]) -> Check:
     for e in evidence:
         if e.replay_difference:
             return Check("determinism", "failed", f"seed {e.seed}: {e.replay_difference}", n=len(probes))
-    if len(probes) < len(evidence):
-        return Check("determinism", "undecidable", "not every seed was run twice", n=len(probes))
+    once = {e.seed for e in evidence} - {seed for seed, _ in probes}
+    if once:
+        return Check("determinism", "undecidable", f"seed {min(once)}: not run twice", n=len(probes))
     return Check("determinism", "passed", "every seed decided the same twice, and its replay agrees", n=len(probes))
 
 

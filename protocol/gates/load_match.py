@@ -11,14 +11,21 @@ from protocol.gates.result import Check, GateResult
 from protocol.slo import Slo
 
 
-def load_match_gate(evidence: Sequence[SeedEvidence], slo: Slo) -> GateResult:
-    """Identical requests in all arms (SPEC 6, G2); a simulated sidecar replays one trace, so equality is exact."""
-    return GateResult("G2", "no-sync load match", (_offered(evidence), _baseline(evidence, slo)))
+def load_match_gate(evidence: Sequence[SeedEvidence], slo: Slo, index: int) -> GateResult:
+    """Identical requests in all arms (SPEC 6, G2); a simulated sidecar replays one trace, so equality is exact.
+
+    index : which of the regime's SLOs `slo` is.
+    """
+    checks = (_offered(evidence), _counted(evidence, slo, index), _baseline(evidence, slo))
+    return GateResult("G2", "no-sync load match", checks)
 
 
 def _offered(evidence: Sequence[SeedEvidence]) -> Check:
     for e in evidence:
-        policy, idle = e.requests[POLICY], e.requests[NO_SYNC]
+        policy, idle = e.requests.get(POLICY), e.requests.get(NO_SYNC)
+        if policy is None or idle is None:
+            missing = POLICY if policy is None else NO_SYNC
+            return Check("offered load", "failed", f"seed {e.seed}: no requests of the {missing} arm")
         if len(policy) != len(idle):
             reason = f"seed {e.seed}: {len(policy)} requests under the policy, {len(idle)} without merges"
             return Check("offered load", "failed", reason)
@@ -32,10 +39,24 @@ def _offered(evidence: Sequence[SeedEvidence]) -> Check:
     return Check("offered load", "passed", f"the same {requests} requests in every arm, one code path", n=requests)
 
 
+def _counted(evidence: Sequence[SeedEvidence], slo: Slo, index: int) -> Check:
+    """The violations that the envelope compares are those of the stored requests."""
+    for e in evidence:
+        for arm in (POLICY, NO_SYNC):
+            placed, rows = e.placed.get(arm), e.requests.get(arm)
+            if placed is None or rows is None:
+                return Check("counted rows", "failed", f"seed {e.seed}: no {arm} arm")
+            counted, found = placed.violations[:, index].tolist(), int(rows.violates(slo).sum())
+            if counted != [found]:
+                reason = f"seed {e.seed}, arm {arm}: {counted} violations of {slo} counted, {found} in its requests"
+                return Check("counted rows", "failed", reason)
+    return Check("counted rows", "passed", "every count of violations is that of the stored requests", n=len(evidence))
+
+
 def _baseline(evidence: Sequence[SeedEvidence], slo: Slo) -> Check:
     """Without any merge the SLO must be attainable, or there is nothing for a merge to spoil."""
-    missed = sum(int(e.requests[NO_SYNC].violates(slo).sum()) for e in evidence)
-    total = sum(e.n_requests for e in evidence)
+    idle = [e.requests[NO_SYNC] for e in evidence if NO_SYNC in e.requests]
+    missed, total = sum(int(m.violates(slo).sum()) for m in idle), sum(len(m) for m in idle)
     rate = missed / total if total else 1.0
     details = {"no_sync_violations": missed, "requests": total}
     if rate >= 1.0:

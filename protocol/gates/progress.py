@@ -14,6 +14,9 @@ from protocol.gates.result import Check, GateResult
 def progress_gate(evidence: Sequence[SeedEvidence], corridor: Corridor, tokens_per_step: int) -> GateResult:
     """Inner steps, tokens and merges equal the control's; steps between merges inside the corridor (SPEC 6, G4)."""
     steps = []
+    if not all(POLICY in e.placed and len(e.placed[POLICY]) for e in evidence) or not evidence:
+        reason = "no schedule of the policy in some seed"
+        return GateResult("G4", "training progress", (Check("inner steps", "undecidable", reason),))
     for e in evidence:
         budget = int(e.placed[POLICY].lengths[0])
         policy = _inner_steps(budget, corridor)
