@@ -1,0 +1,329 @@
+"""Figures of stored results: SVG and PDF, the same bytes for the same results.
+
+Colours are those of Okabe and Ito, told apart also by marker and shade.  Text is drawn as paths, so a figure
+looks the same everywhere; what the bundled font cannot draw becomes U+XXXX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import matplotlib.style
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, get_font
+from matplotlib.ticker import LogLocator
+from numpy.typing import NDArray
+
+from protocol.evidence import NO_SYNC, OPTIMUM, POLICY, UNIFORM, SeedEvidence
+from protocol.files import atomic
+from protocol.measurements import SERVED, Measurements
+from protocol.schedule import Schedule
+from protocol.slo import Slo
+from protocol.trace import NS_PER_S, RequestTrace
+from reports import format as fmt
+
+#: Ink of lines and text, and one colour a role; an HTML page may swap them for its own (reports.html).
+INK, MUTED, GRID = "#1a1d21", "#5b6168", "#d5d9de"
+DRAWS, POLICY_COLOUR, OPTIMUM_COLOUR = "#0072b2", "#d55e00", "#009e73"
+PAPER = "#ffffff"
+_STYLE = {
+    "svg.hashsalt": "diloco-protocol", "svg.fonttype": "path", "pdf.fonttype": 42,
+    "font.family": "DejaVu Sans", "font.size": 8.5, "axes.titlesize": 9.5, "axes.titlelocation": "left",
+    "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": MUTED, "xtick.color": INK, "ytick.color": INK,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.grid.axis": "y",
+    "axes.axisbelow": True, "grid.color": GRID, "grid.linewidth": 0.6, "legend.frameon": False,
+    "text.parse_math": False, "figure.facecolor": PAPER, "axes.facecolor": "none", "lines.linewidth": 1.2,
+}  # fmt: skip
+#: Above this many points a scatter is stored as an image inside the figure.
+_MOST_POINTS = 20_000
+_VERDICT_LOOK = {"PASS": ("o", POLICY_COLOUR), "FAIL": ("X", INK), "INCONCLUSIVE": ("D", PAPER)}
+
+
+def write_figures(
+    certificate: Mapping[str, Any], evidence: Sequence[SeedEvidence], folder: Path
+) -> dict[str, Path]:
+    """Write every figure as NAME.svg and NAME.pdf; returns the SVG of each name.
+
+    Names: `gain-overview`, and `envelope-NN-REGIME` for every claim that has an envelope.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn: dict[str, Figure] = {}
+    with styled():
+        if any(known_gain(claim) for claim in certificate["claims"]):
+            drawn[fmt.OVERVIEW] = gain_overview(certificate)
+        for index, column, claim in _with_columns(certificate["claims"]):
+            mine = [e for e in evidence if e.regime == claim["regime"]]
+            if claim["envelope"] is not None and any(UNIFORM in e.placed for e in mine):
+                drawn[fmt.figure_name(index, claim)] = envelope_figure(claim, mine, column)
+    return {name: save(figure, folder / name) for name, figure in drawn.items()}
+
+
+def save(figure: Figure, stem: Path) -> Path:
+    """Write STEM.svg and STEM.pdf without dates or versions; returns the SVG."""
+    metadata = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None, "Creator": None, "Producer": None}}
+    with styled():
+        for suffix in ("pdf", "svg"):
+            # Laid out for the first format; the second takes the same places instead of computing them again.
+            if suffix == "svg":
+                figure.set_layout_engine("none")
+            with atomic(stem.with_name(f"{stem.name}.{suffix}")) as temporary:
+                figure.savefig(temporary, format=suffix, metadata=metadata[suffix])
+    return stem.with_name(f"{stem.name}.svg")
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Matplotlib's own defaults and this project's choices, whatever the user's configuration says."""
+    with matplotlib.style.context(["default", _STYLE], after_reset=True):
+        yield
+
+
+def known_gain(claim: Mapping[str, Any]) -> bool:
+    return fmt.known((claim["envelope"] or {}).get("gain_pp"))
+
+
+# Envelope --------------------------------------------------------------------------------------------------------
+
+
+def envelope_figure(claim: Mapping[str, Any], evidence: Sequence[SeedEvidence], column: int) -> Figure:
+    """Per seed: the matched draws as nested bands, the policy's point, the additive optimum.
+
+    column : which SLO of the regime the claim is about, the second axis of `Placements.violations`.
+    """
+    figure = Figure(figsize=(float(np.clip(1.6 + 0.29 * len(evidence), 6.4, 14)), 3.6), layout="constrained")
+    axes = figure.subplots()
+    for x, e in enumerate(evidence):
+        draws = excess_pp(e, UNIFORM, column)
+        if len(draws):
+            _bands(axes, x, draws)
+    x = np.arange(len(evidence))
+    best = [_first(excess_pp(e, OPTIMUM, column), column) for e in evidence]
+    policy = [_first(excess_pp(e, POLICY, column)) for e in evidence]
+    axes.plot(x, best, "_", color=OPTIMUM_COLOUR, markersize=11, markeredgewidth=2.2, zorder=4)
+    axes.plot(x, policy, "o", color=POLICY_COLOUR, markeredgecolor=PAPER, markersize=6.5, zorder=5)
+    axes.axhline(0, color=INK, linewidth=0.9)
+    step = 1 + len(evidence) // 50
+    axes.set_xticks(x[::step], [str(e.seed) for e in evidence][::step])
+    spare = max(0, 8 - len(evidence)) / 2  # so that one seed is no wall
+    axes.set_xlim(-0.7 - spare, len(evidence) - 0.3 + spare)
+    axes.tick_params(axis="x", length=0)
+    axes.set_xlabel("seed (each with its own trace)")
+    axes.set_ylabel("sync-excess violations (pp), lower is better")
+    axes.set_title(f"{_label(claim['regime'], 44)}, {_label(claim['slo'], 36)}")
+    handles = [
+        axes.plot([], [], "o", color=POLICY_COLOUR, markersize=6.5, label="scheduler")[0],
+        *(axes.bar([0], [0], width=0, color=DRAWS, alpha=alpha, label=label) for label, alpha, _ in _BANDS),
+        axes.plot([], [], "_", color=OPTIMUM_COLOUR, markersize=11, markeredgewidth=2.2, label="offline optimum")[0],
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=5, columnspacing=1.2, handletextpad=0.5)
+    return figure
+
+
+#: Label, opacity and quantiles of the nested bands.
+_BANDS = (
+    ("middle half of draws", 0.55, (0.25, 0.75)),
+    ("5 to 95 %", 0.28, (0.05, 0.95)),
+    ("all draws", 0.13, (0.0, 1.0)),
+)
+
+
+def _bands(axes: Axes, x: int, draws: NDArray[np.float64]) -> None:
+    for _, alpha, (low, high) in reversed(_BANDS):
+        bottom, top = np.quantile(draws, [low, high])
+        axes.bar(x, top - bottom, 0.62, bottom, color=DRAWS, alpha=alpha, linewidth=0, zorder=2)
+    axes.hlines(np.median(draws), x - 0.31, x + 0.31, color=DRAWS, linewidth=1.4, zorder=3)
+
+
+def excess_pp(e: SeedEvidence, arm: str, column: int) -> NDArray[np.float64]:
+    """Sync-excess violations of every schedule of an arm in percentage points; empty where the arm is missing."""
+    if arm not in e.placed or NO_SYNC not in e.placed or not e.n_requests:
+        return np.empty(0)
+    idle = e.placed[NO_SYNC].violations[0, column]
+    return 100.0 * (e.placed[arm].violations[:, column] - idle) / e.n_requests
+
+
+def _first(values: NDArray[np.float64], at: int = 0) -> float:
+    return float(values[at]) if len(values) > at else float("nan")
+
+
+def _with_columns(claims: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
+    """Each claim with its number and the place of its SLO among the distinct ones of its regime."""
+    seen: dict[str, list[str]] = {}
+    for index, claim in enumerate(claims):
+        slos = seen.setdefault(claim["regime"], [])
+        if claim["slo"] not in slos:
+            slos.append(claim["slo"])
+        yield index, slos.index(claim["slo"]), claim
+
+
+# Overview --------------------------------------------------------------------------------------------------------
+
+
+def gain_overview(certificate: Mapping[str, Any]) -> Figure:
+    """A forest plot: the gain of every claim with its interval, one row a claim."""
+    claims = certificate["claims"]
+    figure = Figure(figsize=(7.2, 1.35 + 0.42 * len(claims)), layout="constrained")
+    axes = figure.subplots()
+    least = certificate["settings"].get("min_effect_pp") or 0.0
+    axes.axvline(0, color=INK, linewidth=0.9)
+    if least:
+        axes.axvline(least, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
+        axes.annotate("minimum effect", (least, 1), xycoords=axes.get_xaxis_transform(), xytext=(3, -2),
+                      textcoords="offset points", va="top", color=MUTED, fontsize=7.5)  # fmt: skip
+    for y, claim in enumerate(claims):
+        envelope = claim["envelope"] or {}
+        gain, limits = envelope.get("gain_pp"), envelope.get("interval_pp") or [None, None]
+        marker, colour = _VERDICT_LOOK[claim["verdict"]]
+        if all(map(fmt.known, limits)):
+            axes.hlines(y, *limits, color=INK, linewidth=1.6, zorder=3)
+        if fmt.known(gain):
+            axes.plot(gain, y, marker, color=colour, markeredgecolor=INK if colour == PAPER else colour, markersize=7, zorder=4)
+        axes.annotate(_row_text(envelope), (1.01, y), xycoords=axes.get_yaxis_transform(), va="center", fontsize=7.5)
+    axes.set_yticks(range(len(claims)), [f"{_label(c['regime'], 28)}\n{_label(c['slo'], 32)}" for c in claims])
+    axes.set_ylim(len(claims) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x")
+    axes.set_xlabel("placement gain over matched random placement (pp); line: 95 % interval")
+    handles = [
+        axes.plot([], [], marker, color=colour, markeredgecolor=INK if colour == PAPER else colour, linestyle="none",
+                  label=verdict)[0]
+        for verdict, (marker, colour) in _VERDICT_LOOK.items()
+        if verdict in {c["verdict"] for c in claims}
+    ]  # fmt: skip
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    return figure
+
+
+def _row_text(envelope: Mapping[str, Any]) -> str:
+    parts = [fmt.pp(envelope.get("gain_pp"), sign=True), fmt.interval(envelope.get("interval_pp"))]
+    shown = "  ".join(part for part in parts if part != fmt.UNKNOWN)
+    p_holm = envelope.get("p_holm")
+    return f"{shown or 'not measured'}\n{fmt.p_text(p_holm, 'Holm p') if fmt.known(p_holm) else 'no p-value'}"
+
+
+# Timeline --------------------------------------------------------------------------------------------------------
+
+
+def timeline(
+    trace: RequestTrace, schedule: Schedule, measurements: Measurements, slo: Slo, horizon_ns: int
+) -> Figure:
+    """One replay over time: load with its violations, merges by island, and every request's latency.
+
+    horizon_ns : the span in which merges may run; requests after it are shown, and the horizon marked.
+    """
+    with styled():
+        last = int(trace.arrival_ns[-1]) if len(trace) else 0
+        end_s = max(horizon_ns, last + 1) / NS_PER_S
+        figure = Figure(figsize=(9.0, 5.2), layout="constrained")
+        lanes = min(0.3 + 0.13 * schedule.n_islands, 1.6)
+        load, merges, latency = figure.subplots(3, sharex=True, height_ratios=(1.1, lanes, 1.9))
+        arrival_s = measurements.arrival_ns / NS_PER_S
+        missed = measurements.violates(slo)
+        _load(load, arrival_s, missed, end_s)
+        _merge_lanes(merges, schedule)
+        _latencies(latency, arrival_s, measurements, missed, slo)
+        for axes in (load, latency):
+            for begin, length in _any_merge_s(schedule):
+                axes.axvspan(begin, begin + length, color=DRAWS, alpha=0.13, linewidth=0, zorder=0)
+        if horizon_ns / NS_PER_S < end_s:
+            for axes in (load, merges, latency):
+                axes.axvline(horizon_ns / NS_PER_S, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
+        latency.set_xlim(0, end_s)
+        latency.set_xlabel("time (s)")
+        rate = f"{100 * missed.mean():.2f} %" if len(missed) else fmt.UNKNOWN
+        load.set_title(
+            f"{fmt.count(len(schedule))} merges, {fmt.count(len(measurements))} requests, "
+            f"{fmt.count(int(missed.sum()))} miss {slo} ({rate})"
+        )
+    return figure
+
+
+def _load(axes: Axes, arrival_s: NDArray[np.float64], missed: NDArray[np.bool_], end_s: float) -> None:
+    """Requests per second by scheduled arrival, in steps of a round number of seconds, at most 700 of them."""
+    width = next(w for w in _widths() if end_s / w <= 700)
+    edges = np.arange(0, end_s + width, width)
+    for chosen, colour, alpha, label in (
+        (np.ones(len(missed), bool), MUTED, 0.45, "arrivals"),
+        (missed, POLICY_COLOUR, 0.95, "of these, violations"),
+    ):
+        rate = np.histogram(arrival_s[chosen], edges)[0] / width
+        axes.stairs(rate, edges, fill=True, color=colour, alpha=alpha, linewidth=0, label=label)
+    axes.set_ylabel("requests/s" if width == 1 else f"requests/s\n(per {width:g} s)")
+    axes.set_ylim(bottom=0)
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2)
+
+
+def _widths() -> Iterator[float]:
+    scale = 1.0
+    while True:
+        yield from (scale, 2 * scale, 5 * scale)
+        scale *= 10
+
+
+def _merge_lanes(axes: Axes, schedule: Schedule) -> None:
+    for island in range(schedule.n_islands):
+        begin, end = schedule.windows_ns(island)
+        spans = np.column_stack([begin, end - begin]) / NS_PER_S
+        axes.broken_barh([tuple(s) for s in spans], (island - 0.4, 0.8), facecolor=DRAWS, linewidth=0)
+    axes.set_ylim(schedule.n_islands - 0.4, -0.6)
+    axes.grid(visible=False)
+    if schedule.n_islands == 1:
+        axes.set_yticks([])
+        axes.set_ylabel("merges", rotation=0, ha="right", va="center")
+    else:
+        axes.set_yticks(np.unique(np.linspace(0, schedule.n_islands - 1, min(schedule.n_islands, 8)).astype(int)))
+        axes.set_ylabel("merging\nisland")
+    axes.tick_params(axis="y", length=0)
+
+
+def _any_merge_s(schedule: Schedule) -> list[tuple[float, float]]:
+    """Start and length of every merge, by its longest participant, in seconds."""
+    longest = schedule.busy_ns.max(axis=1) if len(schedule) else np.empty(0, np.int64)
+    return [(s / NS_PER_S, b / NS_PER_S) for s, b in zip(schedule.start_ns, longest, strict=True)]
+
+
+def _latencies(
+    axes: Axes, arrival_s: NDArray[np.float64], m: Measurements, missed: NDArray[np.bool_], slo: Slo
+) -> None:
+    served = m.outcome == SERVED
+    many = len(m) > _MOST_POINTS
+    faint = float(np.clip(2_000 / max(len(m), 1), 0.12, 0.5))
+    for chosen, look, colour, size, alpha, label in (
+        (served & ~missed, "o", MUTED, 2.2, faint, "within the SLO"),
+        (served & missed, "o", POLICY_COLOUR, 3.2, 0.9, "violation"),
+    ):
+        axes.plot(arrival_s[chosen], m.e2e_ns[chosen] / NS_PER_S, look, color=colour, markersize=size, alpha=alpha,
+                  markeredgewidth=0, label=label, rasterized=many)  # fmt: skip
+    if not served.all():
+        axes.plot(arrival_s[~served], np.full((~served).sum(), 0.97), "x", color=POLICY_COLOUR, markersize=4,
+                  transform=axes.get_xaxis_transform(), label="not served", rasterized=many)  # fmt: skip
+    if slo.e2e_ns is not None:
+        axes.axhline(slo.e2e_ns / NS_PER_S, color=INK, linewidth=1, linestyle=(0, (4, 3)), label=f"limit {slo.e2e_ns / NS_PER_S:g} s")
+    if served.any():
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_formatter(lambda value, _: "")
+    axes.set_ylabel("end-to-end latency (s)")
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=4, borderaxespad=0.2, markerscale=1.6)
+
+
+# Text ------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def _font() -> Any:
+    return get_font(findfont("DejaVu Sans"))
+
+
+def _label(text: object, width: int) -> str:
+    """A name in at most `width` characters; what the bundled font has no glyph for is written as U+XXXX."""
+    shown = "".join(c if _font().get_char_index(ord(c)) else f"U+{ord(c):04X}" for c in fmt.clean(text))
+    return fmt.shortened(shown, width)
