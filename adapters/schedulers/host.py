@@ -10,6 +10,7 @@ May import: the standard library, NumPy, protocol.scheduler and the neighbours `
 
 from __future__ import annotations
 
+import datetime
 import gc
 import importlib
 import importlib.util
@@ -18,9 +19,11 @@ import io
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
@@ -238,6 +241,29 @@ def _own_files(folder: str, before: set[int]) -> list[str]:
     return sorted(f for f in real if f.startswith(folder.rstrip("/") + "/") and "site-packages" not in f)
 
 
+def _shift_clock(shift_s: float) -> None:
+    """Set the clocks that Python code reads ahead, to see whether a scheduler looks at one."""
+
+    def ahead(read: Callable[[], Any], step: Any) -> Callable[[], Any]:
+        return lambda: read() + step
+
+    for name in ("time", "monotonic", "perf_counter"):
+        setattr(time, name, ahead(getattr(time, name), shift_s))
+        setattr(time, f"{name}_ns", ahead(getattr(time, f"{name}_ns"), int(shift_s * 1e9)))
+    real = datetime.datetime
+
+    class Ahead(datetime.datetime):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> Any:
+            return real.now(tz) + datetime.timedelta(seconds=shift_s)
+
+        @classmethod
+        def utcnow(cls) -> Any:
+            return real.now(datetime.UTC).replace(tzinfo=None) + datetime.timedelta(seconds=shift_s)
+
+    datetime.datetime = Ahead  # type: ignore[misc]
+
+
 # --- one run, in the fork ---------------------------------------------------------------------------------
 
 
@@ -271,6 +297,8 @@ def _serve(request: dict[str, Any], pipe: Pipe) -> None:
     # Unseeded entropy must differ between two runs, or the determinism gate could not see it.
     random.seed()
     np.random.seed()  # noqa: NPY002  # the global generator is what schedulers must not use
+    if request["clock_shift_s"]:
+        _shift_clock(request["clock_shift_s"])
     sys.path.insert(0, request["import_path"])
     sys.argv = [target["file"] or target["module"]]
     before = {id(module) for module in sys.modules.values()}
@@ -300,7 +328,9 @@ def _serve(request: dict[str, Any], pipe: Pipe) -> None:
     for text in pipe.lines():
         message = loads(text)
         if isinstance(message, dict):  # stop
-            send(wire.dumps({"type": "bye", "sources": _own_files(folder, before), "data_files": sorted(data_files)}))
+            peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            bye = {"type": "bye", "sources": _own_files(folder, before), "data_files": sorted(data_files)}
+            send(wire.dumps({**bye, "peak_mb": peak_kb / 1024}))
             return
         number[0] = message[0]
         seen = decode(message)
@@ -325,6 +355,7 @@ def _run(request: dict[str, Any], pipe: Pipe, host: int) -> None:
     sandbox.limit(request["memory_limit_mb"] << 20, request["file_limit_mb"] << 20)
     if request["confine"]:
         sandbox.restrict(request["readable"], request["listable"], request["writable"], request["hidden"])
+    pipe.send(wire.dumps({"type": "forked"}))
     if request["command"]:
         os.dup2(pipe.incoming, 0)
         os.dup2(pipe.outgoing, 1)

@@ -17,6 +17,7 @@ def open_scheduler(
     decision_timeout_s: float = 5.0,
     log_path: Path | None = None,
     memory_limit_mb: int = 2048,
+    start_timeout_s: float = 60.0,
     hidden: Sequence[Path] = (),
 ) -> ProcessSource | PlannerSource | RecordedSource:
     """The scheduler that `spec` names, loaded once to see that it can be.
@@ -26,6 +27,7 @@ def open_scheduler(
     decision_timeout_s : seconds within which each decision must come.
     log_path : file that what the scheduler prints is appended to; None drops it.
     memory_limit_mb : what a run may allocate beyond what it starts with.
+    start_timeout_s : seconds within which its code must be imported and constructed.
     hidden : files and folders (the trace, the output) that it may not read even where they lie in its folder.
 
     Raises BadInput when there is no such scheduler or the choice is not clear, SchedulerError when its code
@@ -39,6 +41,7 @@ def open_scheduler(
         decision_timeout_s=decision_timeout_s,
         log_path=log_path,
         memory_limit_mb=memory_limit_mb,
+        start_timeout_s=start_timeout_s,
         hidden=hidden,
     )
     try:

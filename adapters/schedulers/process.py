@@ -25,7 +25,8 @@ from adapters.schedulers.sources import Target, digest
 from protocol.errors import BadInput, SchedulerError
 from protocol.scheduler import Decision, Observation
 
-START_TIMEOUT_S = 60.0
+#: Whatever the command line says, the host itself must come up within this.
+_HOST_TIMEOUT_S = 60.0
 #: Beyond the child's own alarm, before the harness ends it from outside.
 _GRACE_S = 0.5
 #: A scheduler may write files up to this size, its log included.
@@ -91,7 +92,7 @@ class _Host:
         self._writer.register(self._out, select.POLLOUT)
         self._rest = b""
         self.end = weakref.finalize(self, _end, self.process)
-        self.send(wire.dumps({"type": "preload", "parent": os.getpid(), "modules": list(preload)}), START_TIMEOUT_S)
+        self.send(wire.dumps({"type": "preload", "parent": os.getpid(), "modules": list(preload)}), _HOST_TIMEOUT_S)
 
     def send(self, data: bytes, within_s: float) -> None:
         """Raises _Ended or _Late."""
@@ -214,11 +215,13 @@ class ProcessSource:
         decision_timeout_s: float,
         log_path: Path | None,
         memory_limit_mb: int,
+        start_timeout_s: float = 60.0,
         hidden: Sequence[Path] = (),
         confine: bool = True,
     ) -> None:
         self.target, self.name = target, target.name
         self.decision_timeout_s, self.log_path, self.memory_limit_mb = decision_timeout_s, log_path, memory_limit_mb
+        self.start_timeout_s = start_timeout_s
         self._hidden = [os.path.realpath(p) for p in (*hidden, *([log_path] if log_path else []))]
         self._confine = confine
         self.host: _Host | None = None
@@ -229,6 +232,10 @@ class ProcessSource:
         self._noted = False
         #: Files of its own folder that runs imported or read and that the digest does not cover.
         self.undigested: set[str] = set()
+        #: Seconds by which Python schedulers see the clock ahead of time (the conformance checks set it).
+        self.clock_shift_s = 0.0
+        #: Largest resident size that a finished run reported, MB.
+        self.peak_mb: float | None = None
 
     # --- public ---
 
@@ -244,15 +251,18 @@ class ProcessSource:
             self._run.close()
         running = self._running()
         try:
-            running.send(wire.dumps(self._request(seed_words)), START_TIMEOUT_S)
+            running.send(wire.dumps(self._request(seed_words)), _HOST_TIMEOUT_S)
+            # The fork's first word; what is written before it, the host itself would read.
+            line = running.receive(_HOST_TIMEOUT_S)
             if self.target.command:
                 first = {"type": "start", "version": wire.VERSION, "seed_words": list(seed_words)}
-                running.send(wire.dumps(first), START_TIMEOUT_S)
-            line = running.receive(START_TIMEOUT_S + _GRACE_S)
+                running.send(wire.dumps(first), self.start_timeout_s)
+            if b'"forked"' in line:
+                line = running.receive(self.start_timeout_s + _GRACE_S)
             ready = json.loads(line)
         except _Late:
             self.stop_host()
-            raise SchedulerError(f"{self.name}: not ready within {START_TIMEOUT_S:g} s") from None
+            raise SchedulerError(f"{self.name}: not ready within {self.start_timeout_s:g} s") from None
         except _Ended as ended:
             self.stop_host()
             raise SchedulerError(f"{self.why(ended.status)}, while starting") from None
@@ -310,6 +320,11 @@ class ProcessSource:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Source files that the digest covers."""
+        return tuple(self._files)
+
     # --- for its runs ---
 
     def stop_host(self) -> None:
@@ -338,7 +353,7 @@ class ProcessSource:
         """One line for an exception that the child reported."""
         where = f"{report['file']}:{report['line']}" if report.get("file") else self.name
         if report.get("error") == "timeout":
-            limit_s = self.decision_timeout_s if report.get("id", -1) >= 0 else START_TIMEOUT_S
+            limit_s = self.decision_timeout_s if report.get("id", -1) >= 0 else self.start_timeout_s
             return f"{where}: no answer within {limit_s:g} s"
         if report.get("error") == "SystemExit":
             return f"{where}: {report.get('message')}"
@@ -349,14 +364,15 @@ class ProcessSource:
 
     def why(self, status: object) -> str:
         """One line for a process that ended by itself; negative statuses are signals."""
+        log = f" (its output: {self.log_path})" if self.log_path else ""
         if not isinstance(status, int):
-            return f"{self.name}: its process ended or closed its pipe"
+            return f"{self.name}: its process ended or closed its pipe{log}"
         if status < 0:
             try:
-                return f"{self.name}: killed by {signal.Signals(-status).name}"
+                return f"{self.name}: killed by {signal.Signals(-status).name}{log}"
             except ValueError:
-                return f"{self.name}: killed by signal {-status}"
-        return f"{self.name}: exited with status {status}"
+                return f"{self.name}: killed by signal {-status}{log}"
+        return f"{self.name}: exited with status {status}{log}"
 
     # --- details ---
 
@@ -387,10 +403,11 @@ class ProcessSource:
             "cwd": str(target.folder),
             "seed_words": [int(word) for word in seed_words],
             "decision_timeout_s": self.decision_timeout_s,
-            "start_timeout_s": START_TIMEOUT_S,
+            "start_timeout_s": self.start_timeout_s,
             "memory_limit_mb": self.memory_limit_mb,
             "file_limit_mb": log_mb + _FILE_LIMIT_MB,
             "confine": self._confine,
+            "clock_shift_s": self.clock_shift_s,
             "readable": self._readable(),
             "listable": [str(target.import_path), str(Path(protocol.__path__[0]).parent)],
             "writable": [self._scratch],
@@ -423,5 +440,7 @@ class ProcessSource:
             self._files = sorted({*self._files, *(Path(s) for s in map(str, sources) if os.path.isfile(s))})
         known = {str(f) for f in self._files}
         late = {os.path.relpath(s, self.target.folder) for s in sources if isinstance(s, str) and s not in known}
+        if isinstance(message.get("peak_mb"), float):
+            self.peak_mb = max(message["peak_mb"], self.peak_mb or 0.0)
         data = message.get("data_files")
         self.undigested |= late | {d for d in data if isinstance(d, str)} if isinstance(data, list) else late
