@@ -121,7 +121,7 @@ def test_the_reference_model_has_the_published_shape() -> None:
         spacing_s = (lowest + highest) / 2 / concurrency
         n = int(120 / spacing_s)
         prompt = np.random.default_rng(1).choice([12, 47, 223, 364], n)
-        trace = RequestTrace(np.arange(n) * spacing_s * 1e9, prompt, np.full(n, 128))
+        trace = RequestTrace(np.arange(n) * int(spacing_s * 1e9), prompt, np.full(n, 128))
         loaded = sidecar.load(trace, np.random.default_rng(0))
         quiet = loaded.replay(Schedule.empty())
         assert lowest < np.median(quiet.e2e_ns) / 1e9 < highest
