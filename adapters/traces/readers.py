@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from adapters.traces.parsing import DATE, UNITS, Fault, Number, Stamp, is_blank, is_date, parse_column, tokens
+from adapters.traces.parsing import DATE, UNITS, Fault, Number, Stamp, Tokens, is_blank, is_date, parse_column
 from adapters.traces.report import EPOCH_FROM_NS, FAILED, ReadingReport, resolution_ns, stamp
 from adapters.traces.sample import Sample, load, refusal
 from adapters.traces.tables import Rows, row_error, rows_of
@@ -43,8 +44,11 @@ class TraceReader(Protocol):
     or None when the user gave none; `drop_bad_rows` asks to leave unusable rows out, with their count by reason.
     """
 
-    name: str
-    description: str
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
 
     def matches(self, sample: Sample) -> bool: ...
 
@@ -95,7 +99,7 @@ def readers() -> dict[str, TraceReader]:
 
 def _detected(sample: Sample, known: dict[str, TraceReader]) -> TraceReader:
     """The one reader that matches; GENERIC only when no other does."""
-    matching = [name for name, reader in known.items() if reader is not GENERIC and reader.matches(sample)]
+    matching = [name for name, reader in known.items() if name != GENERIC.name and reader.matches(sample)]
     if len(matching) > 1:
         raise BadInput(str(sample.path), f"a file that {' and '.join(matching)} claim", "--format with one of them")
     if matching:
@@ -164,10 +168,11 @@ class ColumnReader:
         extra = sorted(rows.keys - set(self.columns))
         if extra:
             raise _open_unit(sample, self.time, f"keys that {self.name} files lack ({', '.join(extra[:8])})")
-        for number, value in zip(rows.number, rows.column(0), strict=True):
-            # Milliseconds are whole numbers in these files; the same keys with fractions are another unit.
-            if isinstance(value, str) and not is_blank(value) and not value.strip().lstrip("+-").isdigit():
-                raise _open_unit(sample, self.time, f"{value[:40]!r} on {rows.where} {number}, no whole {self.unit}")
+        # Milliseconds are whole numbers in these files; the same keys with fractions are in another unit.
+        for block in rows.blocks(0):
+            for value in _texts(block):
+                if isinstance(value, str) and not is_blank(value) and not value.strip().lstrip("+-").isdigit():
+                    raise _open_unit(sample, self.time, f"{value[:40]!r}, no whole number")
         return self.unit
 
 
@@ -233,6 +238,13 @@ class GenericReader:
         raise _open_unit(sample, time, "numbers without a unit")
 
 
+def _texts(block: Any) -> list[object]:
+    """Cells of a block; none of one that holds integers alone."""
+    if isinstance(block, list):
+        return block
+    return [] if pa.types.is_integer(block.type) else list(block.to_pylist())
+
+
 def _first_values(rows: Rows) -> list[object]:
     """The first time that is not blank, as a list of at most one."""
     return [next((value for value in rows.column(0) if not is_blank(value)), None)]
@@ -262,9 +274,9 @@ def _assembled(
     faults: dict[int, Fault] = {}
     parse = Stamp() if unit == DATE and not rows.typed_dates else Number("ns" if unit == DATE else unit,
                                                                          sample.delimiter not in ("", ","))  # fmt: skip
-    time_ns = parse_column(rows.column(0), len(rows), columns[0], parse, faults)
-    prompt = parse_column(rows.column(1), len(rows), columns[1], tokens, faults)
-    output = parse_column(rows.column(2), len(rows), columns[2], tokens, faults)
+    time_ns = parse_column(rows.blocks(0), len(rows), columns[0], parse, faults)
+    prompt = parse_column(rows.blocks(1), len(rows), columns[1], Tokens(), faults)
+    output = parse_column(rows.blocks(2), len(rows), columns[2], Tokens(), faults)
     for i in np.flatnonzero((prompt == 0) & (output > 0)):
         faults.setdefault(int(i), Fault("no prompt tokens", columns[1], "0", "at least 1 prompt token"))
     _mark_blank_rows(rows, (time_ns, prompt, output), faults)
@@ -296,8 +308,8 @@ def _assembled(
         rows_read=len(rows) + len(rows.malformed),
         rows_kept=len(trace),
         dropped=dropped,
-        resolution_ns=resolution_ns(kept_ns),
-        ties=len(kept_ns) - len(np.unique(kept_ns)),
+        resolution_ns=resolution_ns(trace.arrival_ns),
+        ties=int((np.diff(trace.arrival_ns) == 0).sum()),
         backward_steps=int((steps < 0).sum()),
         largest_backward_ns=max(0, -int(steps.min(initial=0))),
         first_ns=int(kept_ns.min()),
@@ -333,7 +345,7 @@ def _noted(report: ReadingReport, notes: tuple[str, ...]) -> ReadingReport:
     said = list(notes)
     resolution = report.resolution_ns
     if resolution is not None and resolution >= NS_PER_S // 100:
-        said.append(f"all stamps are {resolution / NS_PER_S:g} s apart or multiples of it: nothing below that is known")
+        said.append(f"stamps lie {resolution / NS_PER_S:g} s or multiples of it apart: nothing shorter can be analysed")
     if report.backward_steps:
         most = report.largest_backward_ns / NS_PER_S
         said.append(f"sorted: {report.backward_steps} backward steps, the largest {most:g} s")

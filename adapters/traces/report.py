@@ -20,6 +20,8 @@ FAILED = "failed in source"
 #: Fewer distinct stamps than this say too little about the grid they lie on: by chance n random whole numbers
 #: share a factor with probability near 2^-n.
 _ENOUGH_STAMPS = 5
+#: Share of a bin by which its stamp may be off: five random distances pass with probability near (2 x 0.02)^4.
+_JITTER = 0.02
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -109,16 +111,21 @@ def stamp(time_ns: int) -> str:
     return f"{_EPOCH + timedelta(seconds=seconds):%Y-%m-%d %H:%M:%S}{tail} UTC"
 
 
-def resolution_ns(time_ns: NDArray[np.int64]) -> int | None:
-    """The grid on which the stamps lie: the greatest common divisor of their distances.
+def resolution_ns(sorted_ns: NDArray[np.int64]) -> int | None:
+    """The grid on which sorted stamps lie, in nanoseconds; None when all are equal.
 
-    Few distinct stamps share large divisors by chance: then the largest power of ten up to one second that divides
-    the distances.  None when all stamps are equal.
+    With enough distinct stamps: the smallest distance, when every distance is a whole multiple of it up to jitter
+    (bins whose ends were rounded), else the greatest common divisor.  Few stamps share large divisors by chance: then
+    the largest power of ten up to one second that divides all distances.
     """
-    offsets = np.unique(time_ns - time_ns.min())[1:] if time_ns.size else time_ns
-    if not offsets.size:
+    gaps = np.diff(sorted_ns)
+    gaps = gaps[gaps > 0]
+    if not gaps.size:
         return None
-    grid = int(np.gcd.reduce(offsets))
-    if offsets.size >= _ENOUGH_STAMPS:
-        return grid
-    return next(10**k for k in range(9, -1, -1) if grid % 10**k == 0)
+    exact = int(np.gcd.reduce(gaps))
+    if gaps.size < _ENOUGH_STAMPS:
+        return next(10**k for k in range(9, -1, -1) if exact % 10**k == 0)
+    single = float(gaps[gaps < 1.5 * gaps.min()].mean())
+    if np.all(np.abs(gaps / single - np.rint(gaps / single)) <= _JITTER):
+        return max(exact, round(single / exact) * exact)
+    return exact

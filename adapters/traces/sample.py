@@ -168,7 +168,9 @@ def refusal(sample: Sample) -> ProtocolError:
         if rows and all(_VALUE.fullmatch(field.strip()) for field in rows[0]):
             header = "arrival_s,prompt_tokens,output_tokens or the header of a known format"
             return BadInput(f"{path}, line 1", f"values and no header ({_shown(sample.columns)})", header)
-    return BadInput(path, f"columns {_shown(sample.columns)}", "the columns of a known format (`protocol traces formats`)")
+    return BadInput(
+        path, f"columns {_shown(sample.columns)}", "the columns of a known format (`protocol traces formats`)"
+    )
 
 
 def _shown(columns: tuple[str, ...]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from adapters.traces.sample import DECODER, LINE_END, Sample, first_line
 from protocol.errors import BadInput
 
 _BLOCK = 8 << 20
+_JSON_BLOCK = 1 << 16
 
 
 @dataclass(eq=False)
@@ -41,10 +41,23 @@ class Rows:
     def __len__(self) -> int:
         return len(self.number)
 
-    def column(self, i: int) -> Iterator[object]:
-        """Cells of the i-th column asked for: text, int or None; block by block, so that large files stay small."""
+    def blocks(self, i: int) -> Iterator[Any]:
+        """The i-th column asked for, in Arrow arrays (or lists, where JSON values of several types mix)."""
         cells = self.cells[i]
-        return iter(cells) if isinstance(cells, list) else chain.from_iterable(c.to_pylist() for c in cells.chunks)
+        if not isinstance(cells, list):
+            yield from cells.chunks
+            return
+        for start in range(0, len(cells), _JSON_BLOCK):
+            block = cells[start : start + _JSON_BLOCK]
+            try:
+                yield pa.array(block)
+            except (pa.ArrowException, OverflowError):
+                yield block
+
+    def column(self, i: int) -> Iterator[object]:
+        """Cells of the i-th column asked for: text, int, None or whatever JSON holds."""
+        for block in self.blocks(i):
+            yield from block if isinstance(block, list) else block.to_pylist()
 
 
 def rows_of(sample: Sample, columns: tuple[str, ...], keep_going: bool) -> Rows:
@@ -75,9 +88,7 @@ def _csv(sample: Sample, columns: tuple[str, ...], keep_going: bool) -> Rows:
     try:
         table = pyarrow.csv.read_csv(
             pa.BufferReader(data),
-            read_options=pyarrow.csv.ReadOptions(
-                use_threads=False, block_size=_BLOCK, column_names=names, skip_rows=1
-            ),
+            read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=_BLOCK, column_names=names, skip_rows=1),
             parse_options=pyarrow.csv.ParseOptions(
                 delimiter=sample.delimiter, ignore_empty_lines=False, invalid_row_handler=ragged
             ),
@@ -101,10 +112,13 @@ def _json_lines(sample: Sample, columns: tuple[str, ...], keep_going: bool) -> R
     malformed: dict[int, Fault] = {}
     first = set(sample.columns)
     keys = set(first)
-    decode = DECODER.decode
+    decode = DECODER.raw_decode
     for i, line in enumerate(io.BytesIO(sample.data.rstrip()), start=1):
         try:
-            value = decode(line.decode("utf-8"))
+            text = line.strip(b" \t\r\n").decode("utf-8")
+            value, end = decode(text)
+            if end != len(text):
+                value = None
         except (ValueError, RecursionError):
             value = None
         if type(value) is not dict:

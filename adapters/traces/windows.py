@@ -23,7 +23,9 @@ class Cut:
     def report(self) -> str:
         """One line for the user."""
         left_out = f"; {len(self.empty)} empty windows left out" if self.empty else ""
-        return f"{len(self.windows)} of {self.fitting} windows used{left_out}; {self.unused_s:.1f} s of the trace unused"
+        return (
+            f"{len(self.windows)} of {self.fitting} windows used{left_out}; {self.unused_s:.1f} s of the trace unused"
+        )
 
 
 def cut(trace: RequestTrace, n_max: int, horizon_s: float, cooldown_s: float) -> Cut:
@@ -41,21 +43,23 @@ def cut(trace: RequestTrace, n_max: int, horizon_s: float, cooldown_s: float) ->
     last_ns = int(trace.arrival_ns[-1]) if len(trace) else 0
     end_ns = last_ns + last_ns // (len(trace) - 1) if len(trace) > 1 else last_ns
     fitting = end_ns // width_ns
-    windows, empty, position = [], [], 0
-    while position < fitting and len(windows) < n_max:
+    found: list[RequestTrace] = []
+    empty: list[int] = []
+    position = 0
+    while position < fitting and len(found) < n_max:
         window = trace.window(position * width_ns, (position + 1) * width_ns, f"{trace.name}[{position}]")
         if len(window):
-            windows.append(window)
+            found.append(window)
         else:
             empty.append(position)
         position += 1
-    if len(windows) < 2:
+    if len(found) < 2:
         raise BadInput(
             f"trace {trace.name}",
-            f"{end_ns / NS_PER_S:.1f} s, {len(windows)} non-empty windows of {horizon_s:g} + {cooldown_s:g} s",
+            f"{end_ns / NS_PER_S:.1f} s, {len(found)} non-empty windows of {horizon_s:g} + {cooldown_s:g} s",
             "at least 2 windows: they are the replicates",
         )
-    return Cut(tuple(windows), fitting, tuple(empty), (end_ns - position * width_ns) / NS_PER_S)
+    return Cut(tuple(found), fitting, tuple(empty), (end_ns - position * width_ns) / NS_PER_S)
 
 
 def windows(trace: RequestTrace, n_max: int, horizon_s: float, cooldown_s: float) -> list[RequestTrace]:
