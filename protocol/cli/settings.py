@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from adapters.schedulers.opening import open_scheduler
 from adapters.sidecars.simulated import SidecarModel, SimulatedSidecar
+from adapters.traces.readers import read_trace
+from adapters.traces.windows import cut
 from adapters.traces.worlds import GeneratedWorlds, RecordedWorlds
+from protocol import seeds
 from protocol.campaign import Contender, Setting, Worlds
 from protocol.errors import BadInput
+from protocol.measurements import SERVED
 from protocol.regime import Regime
+from protocol.schedule import Schedule
 from protocol.slo import Slo
-from protocol.trace import NS_PER_S
+from protocol.trace import NS_PER_S, RequestTrace
 
 #: The five regimes of the papers, in the order in which they are reported.
 PUBLISHED = ("ordinary", "high-pressure", "sync-heavy-steady", "bursty-periodic", "bursty-aperiodic")
-#: The regime that a real trace borrows its pace, corridor and sidecar from.
-RECORDED = "trace"
-#: Windows of a real trace: long enough for a few merges, short enough for at least this many seeds.
+#: What a real trace borrows from `ordinary`: pace, corridor, learner and pressures.  Its prompts are up to a hundred
+#: times longer than the papers', so its (uncalibrated) server is larger, and its merges slow it as the stressed one's.
+RECORDED_SERVER = {
+    "b_s": 5e-5, "c_s": 1e-5, "max_num_seqs": 64, "max_batched_tokens": 4096, "kv_tokens": 500_000,
+    "prefill_slowdown": 1.7, "decode_slowdown": 1.7,
+}  # fmt: skip
+#: Windows of a real trace: long enough for a few merges, short enough for this many seeds where the trace allows.
 SHORTEST_S, WANTED_SEEDS = 120.0, 20
+#: Default limits on a real trace: this many times the p95 that the same requests have without any merge.
+SLACK = 1.5
 
 
 def contender_opener(scheduler: str, log: str) -> Contender:
@@ -54,9 +67,11 @@ def settings_for(
     for name in regimes or ([] if traces else list(PUBLISHED)):
         regime = _overridden(Regime.load(name), overrides)
         worlds = GeneratedWorlds(regime, root_seed)
-        pairs.append((_setting(regime, worlds, overrides), {**regime.describe(), "digest": regime.digest}))
+        pairs.append(
+            (setting_of(regime, worlds, overrides.get("slos")), {**regime.describe(), "digest": regime.digest})
+        )
     for path in traces:
-        pairs.append(_recorded(path, trace_format, time_unit, overrides))
+        pairs.append(_recorded(path, trace_format, time_unit, root_seed, overrides))
     names = [setting.name for setting, _ in pairs]
     for name in names:
         if names.count(name) > 1:
@@ -69,37 +84,43 @@ def _overridden(regime: Regime, overrides: Mapping[str, Any]) -> Regime:
     return regime.replace(**changes) if changes else regime
 
 
-def _setting(regime: Regime, worlds: Worlds, overrides: Mapping[str, Any]) -> Setting:
-    model = SidecarModel.shipped(regime.sidecar).changed(regime.sidecar_overrides)
+def setting_of(regime: Regime, worlds: Worlds, slos: Sequence[str] | None) -> Setting:
     return Setting(
         name=regime.name,
         corridor=regime.corridor(),
         worlds=worlds,
-        sidecar=SimulatedSidecar(model),
+        sidecar=SimulatedSidecar(_model(regime)),
         learner=regime.learner,
-        slos=tuple(Slo.parse(text) for text in dict.fromkeys(overrides.get("slos") or (regime.slo,))),
+        slos=tuple(Slo.parse(text) for text in dict.fromkeys(slos or (regime.slo,))),
         n_seeds=regime.seeds,
         planner_budget=regime.planner_budget,
     )
 
 
+def _model(regime: Regime) -> SidecarModel:
+    return SidecarModel.shipped(regime.sidecar).changed(regime.sidecar_overrides)
+
+
 def _recorded(
-    path: Path, trace_format: str | None, time_unit: str | None, overrides: Mapping[str, Any]
+    path: Path, trace_format: str | None, time_unit: str | None, root_seed: int, overrides: Mapping[str, Any]
 ) -> tuple[Setting, dict[str, Any]]:
     """A real trace: windows are the strata, each a seed of its own."""
-    from adapters.traces.readers import read_trace
-    from adapters.traces.windows import windows
-
     trace, report = read_trace(path, format=trace_format, time_unit=time_unit)
-    base = _overridden(Regime.load(RECORDED), overrides)
+    base = _overridden(Regime.load("ordinary"), overrides).replace(
+        summary="windows of a real trace", sidecar="reference", sidecar_overrides=RECORDED_SERVER
+    )
     span_s = float(trace.arrival_ns[-1] - trace.arrival_ns[0]) / NS_PER_S
     horizon_s = min(base.horizon_s, max(SHORTEST_S, span_s // WANTED_SEEDS - base.cooldown_s))
-    cut = windows(trace, base.seeds, horizon_s, base.cooldown_s)
-    least, most = (lambda fit: (fit[0], fit[-1]))(base.replace(horizon_s=horizon_s).corridor().feasible_budgets())
+    found = cut(trace, base.seeds, horizon_s, base.cooldown_s)
+    budgets = base.replace(horizon_s=horizon_s).corridor().feasible_budgets()
     regime = base.replace(
-        name=f"trace:{path.name}", horizon_s=horizon_s, seeds=len(cut), planner_budget=max(1, (least + most) // 2)
+        name=f"trace:{path.name}",
+        horizon_s=horizon_s,
+        seeds=len(found.windows),
+        planner_budget=max(1, (budgets[0] + budgets[-1]) // 2),
+        slo=_own_slo(trace, base, root_seed),
     )
-    worlds = RecordedWorlds(tuple(cut), regime.network.low, regime.checkpoint.low)
+    worlds = RecordedWorlds(found.windows, regime.network.low, regime.checkpoint.low)
     described = {k: v for k, v in regime.describe().items() if k not in ("arrivals", "prompt", "output")}
     described["trace"] = {
         "file": path.name,
@@ -109,7 +130,18 @@ def _recorded(
         "rows_kept": report.rows_kept,
         "dropped": dict(report.dropped),
     }
-    return _setting(regime, worlds, overrides), {**described, "digest": regime.digest}
+    return setting_of(regime, worlds, overrides.get("slos")), {**described, "digest": regime.digest}
+
+
+def _own_slo(trace: RequestTrace, regime: Regime, root_seed: int) -> str:
+    """Limits on TTFT and TPOT that the trace itself meets without merges: SLACK times their p95, two digits."""
+    sidecar = SimulatedSidecar(_model(regime)).load(trace, seeds.generator(root_seed, "sidecar", "own-slo"))
+    idle = sidecar.replay(Schedule.empty(trace.n_islands))
+    served = idle.outcome == SERVED
+    if not served.any():
+        raise BadInput(trace.name, "no request that the sidecar could serve", "requests within its KV memory")
+    limits = ((name, SLACK * np.nanquantile(getattr(idle, f"{name}_ns")[served], 0.95)) for name in ("ttft", "tpot"))
+    return ",".join(f"{name}<={max(limit / 1e6, 0.01):.2g}ms" for name, limit in limits)
 
 
 def _described(setting: Setting, regime: dict[str, Any]) -> dict[str, Any]:

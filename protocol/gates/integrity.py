@@ -21,7 +21,7 @@ def integrity_gate(evidence: Sequence[SeedEvidence], corridor: Corridor, planner
         reason = f"seed {unplaced[0]}: not exactly one schedule of the policy"
         return GateResult("G0", "integrity", (Check("completeness", "failed", reason, n=len(evidence)),))
     checks = [_corridor(evidence, corridor), _budget(evidence, corridor), _causality(evidence, planner)]
-    checks += [_determinism(evidence), _completeness(evidence), _distinct(evidence)]
+    checks += [_determinism(evidence), _completeness(evidence), distinct_seeds(evidence)]
     return GateResult("G0", "integrity", tuple(checks))
 
 
@@ -114,7 +114,8 @@ def _completeness(evidence: Sequence[SeedEvidence]) -> Check:
     return Check("completeness", "passed", reason, n=total, details={"not_served": failed})
 
 
-def _distinct(evidence: Sequence[SeedEvidence]) -> Check:
+def distinct_seeds(evidence: Sequence[SeedEvidence]) -> Check:
+    """Seeds are independent replicates only if their traces differ."""
     digests: dict[str, int] = {}
     for e in evidence:
         if e.trace_digest in digests:
