@@ -135,7 +135,7 @@ def read(folder: Path) -> list[SeedEvidence]:
 
 def _rebuilt(tables: Mapping[str, pa.Table]) -> list[SeedEvidence]:
     seeds = tables["seeds.parquet"].to_pylist()
-    decisions = _by_seed(tables["decisions.parquet"])
+    decisions = _by_seed(tables["decisions.parquet"], arms=False)
     requests = _by_seed(tables["requests.parquet"])
     placements = _by_seed(tables["placements.parquet"])
     found = []
@@ -232,12 +232,11 @@ def _read_table(path: Path) -> pa.Table:
     return table
 
 
-def _by_seed(table: pa.Table) -> dict[tuple[str, int], dict[str, pa.Table]]:
+def _by_seed(table: pa.Table, arms: bool = True) -> dict[tuple[str, int], dict[str, pa.Table]]:
     """Consecutive runs of equal (regime, seed, arm); `write` stores each of them in one piece.  No arm is ""."""
     if not len(table):
         return {}
-    has_arm = "arm" in table.column_names
-    keys = [table["regime"].to_numpy(), table["seed"].to_numpy()] + ([table["arm"].to_numpy()] if has_arm else [])
+    keys = [table[name].to_numpy() for name in ("regime", "seed", *(("arm",) if arms else ()))]
     change = np.zeros(len(table), bool)
     change[0] = True
     for values in keys:
@@ -246,7 +245,7 @@ def _by_seed(table: pa.Table) -> dict[tuple[str, int], dict[str, pa.Table]]:
     end = np.append(begin[1:], len(table))
     found: dict[tuple[str, int], dict[str, pa.Table]] = {}
     for b, e in zip(begin, end, strict=True):
-        arm = keys[2][b] if has_arm else ""
+        arm = keys[2][b] if arms else ""
         group = found.setdefault((keys[0][b], int(keys[1][b])), {})
         if arm in group:
             raise BadInput("raw files", f"{keys[0][b]} seed {keys[1][b]} arm {arm} in two places", "one piece")
