@@ -62,12 +62,12 @@ def synthetic_observations(seed: int, n: int, n_islands: int = 1, load: float = 
     They are consistent in time but not served by any sidecar.  `load` scales arrivals, queues, serving and
     network pressure and leaves everything else alone.
     """
-    rng = generator(seed, "conformance", n_islands)
+    traffic, rng = generator(seed, "conformance", "traffic"), generator(seed, "conformance", n_islands)
     decision_steps, step_s, merge_s, h_min, h_max = 8, 0.0735, 8.0, 128, 512
-    horizon_s = int(n * decision_steps * step_s * 2) + 200
-    burst = np.repeat(rng.random(horizon_s // 30 + 1) < 0.4, 30)[:horizon_s]
-    arrivals = np.floor(rng.poisson(np.where(burst, 12.0, 2.0)) * load)
-    tokens = arrivals * rng.integers(64, 512, horizon_s)
+    horizon_s = int(n * (merge_s + h_min * step_s)) + 60
+    burst = np.repeat(traffic.random(horizon_s // 30 + 1) < 0.4, 30)[:horizon_s]
+    arrivals = np.floor(traffic.poisson(np.where(burst, 12.0, 2.0)) * load)
+    tokens = arrivals * traffic.integers(64, 512, horizon_s)
     for series in (arrivals, tokens):
         series.flags.writeable = False
     seen: list[Observation] = []

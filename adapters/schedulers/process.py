@@ -29,6 +29,8 @@ from protocol.scheduler import Decision, Observation
 _HOST_TIMEOUT_S = 60.0
 #: Beyond the child's own alarm, before the harness ends it from outside.
 _GRACE_S = 0.5
+#: Within this a scheduler that is told to stop must end by itself.
+_STOP_S = 1.0
 #: A scheduler may write files up to this size, its log included.
 _FILE_LIMIT_MB = 64
 _THREADS = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")}
@@ -341,7 +343,7 @@ class ProcessSource:
         try:
             self.host.send(wire.dumps({"type": "stop"}), 1.0)
             while True:
-                message = json.loads(self.host.receive(2.0))
+                message = json.loads(self.host.receive(_STOP_S))
                 if message.get("type") == "bye":
                     self._note(message)
                 if message.get("type") == "ended":

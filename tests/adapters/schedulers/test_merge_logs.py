@@ -1,0 +1,211 @@
+"""Merge logs read as recorded schedules."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapters.schedulers import RecordedSource, open_scheduler, read_merge_log
+from protocol.errors import BadInput, SchedulerError
+from protocol.trace import NS_PER_S
+
+
+def jsonl(path: Path, *records: dict[str, object]) -> Path:
+    path.write_text("".join(json.dumps(r) + "\n" for r in records))
+    return path
+
+
+def start(**fields: object) -> dict[str, object]:
+    return {"event": "coordinator_start", **fields}
+
+
+def merged(**fields: object) -> dict[str, object]:
+    return {"event": "merged", **fields}
+
+
+def stop(**fields: object) -> dict[str, object]:
+    return {"event": "coordinator_stop", **fields}
+
+
+def test_coordinator_milliseconds_count_from_its_start(tmp_path: Path) -> None:
+    log = jsonl(
+        tmp_path / "a.jsonl", start(ts_ms=1000), merged(ts_ms=61_000), merged(ts_ms=200_500), stop(ts_ms=300_000)
+    )
+    recorded = read_merge_log(log, 8.0, n_islands=2)
+    assert recorded.schedule.start_s.tolist() == [60.0, 199.5]
+    assert recorded.schedule.busy_ns.tolist() == [[8 * NS_PER_S] * 2] * 2
+    assert (recorded.span_s, recorded.merges_logged, recorded.format) == (299.0, 2, "coordinator")
+
+
+def test_epoch_milliseconds_keep_their_precision(tmp_path: Path) -> None:
+    epoch = 1_767_225_600_123
+    log = jsonl(tmp_path / "a.jsonl", start(ts_ms=epoch), merged(ts_ms=epoch + 60_001), stop(ts_ms=epoch + 90_000))
+    assert read_merge_log(log, 8.0).schedule.start_ns.tolist() == [60_001_000_000]
+
+
+def test_the_stamp_as_the_end_of_a_merge(tmp_path: Path) -> None:
+    log = jsonl(
+        tmp_path / "a.jsonl", start(elapsed_sec=0), merged(elapsed_sec=5), merged(elapsed_sec=60), stop(elapsed_sec=90)
+    )
+    recorded = read_merge_log(log, 8.0, stamp="end")
+    assert recorded.schedule.start_s.tolist() == [0.0, 52.0]
+    assert recorded.schedule.busy_ns[:, 0].tolist() == [5 * NS_PER_S, 8 * NS_PER_S]
+    assert any("began before the log" in line for line in recorded.report)
+
+
+def test_no_merges_is_a_no_sync_arm(tmp_path: Path) -> None:
+    log = jsonl(tmp_path / "a.jsonl", start(elapsed_sec=0.0, ts_ms=0), stop(elapsed_sec=600.0, ts_ms=600_000))
+    recorded = read_merge_log(log, 8.0)
+    assert (len(recorded.schedule), recorded.span_s, recorded.merges_logged) == (0, 600.0, 0)
+    assert recorded.schedule.n_islands == 1 and "no merge: a no-sync arm" in recorded.report
+
+
+def test_overlapping_merges_are_one_busy_interval(tmp_path: Path) -> None:
+    log = jsonl(
+        tmp_path / "a.jsonl",
+        start(elapsed_sec=0),
+        merged(elapsed_sec=50),
+        merged(elapsed_sec=53),
+        stop(elapsed_sec=100),
+    )
+    recorded = read_merge_log(log, 8.0)
+    assert recorded.schedule.start_s.tolist() == [50.0]
+    assert recorded.schedule.busy_ns.sum() == 11 * NS_PER_S
+    assert recorded.merges_logged == 2
+    assert "merges at 50 s and 53 s overlap: one busy interval of 11 s" in recorded.report
+
+
+def test_merges_that_touch_stay_two(tmp_path: Path) -> None:
+    log = jsonl(
+        tmp_path / "a.jsonl",
+        start(elapsed_sec=0),
+        merged(elapsed_sec=50),
+        merged(elapsed_sec=58),
+        stop(elapsed_sec=100),
+    )
+    assert len(read_merge_log(log, 8.0).schedule) == 2
+
+
+def test_a_log_without_its_end_says_so(tmp_path: Path) -> None:
+    recorded = read_merge_log(jsonl(tmp_path / "a.jsonl", start(ts_ms=5), merged(ts_ms=10_005)), 8.0)
+    assert recorded.span_s is None and any("cut short" in line for line in recorded.report)
+
+
+@given(st.lists(st.tuples(st.integers(0, 500), st.integers(1, 40)), max_size=12))
+def test_busy_time_equals_the_union(tmp_path_factory: pytest.TempPathFactory, merges: list[tuple[int, int]]) -> None:
+    """Brute force on a grid of seconds: the seconds covered by at least one merge."""
+    log = tmp_path_factory.mktemp("log") / "a.csv"
+    log.write_text("start_s,duration_s\n" + "".join(f"{t},{d}\n" for t, d in merges))
+    busy = np.zeros(600, bool)
+    for t, d in merges:
+        busy[t : t + d] = True
+    schedule = read_merge_log(log, 8.0).schedule
+    covered = np.zeros(600, bool)
+    for begin, end in zip(*(w // NS_PER_S for w in schedule.windows_ns(0)), strict=True):
+        assert not covered[begin:end].any()
+        covered[begin:end] = True
+    assert np.array_equal(covered, busy)
+
+
+def test_csv_of_merge_times(tmp_path: Path) -> None:
+    log = tmp_path / "a.csv"
+    log.write_text("\ufeffstart_s, duration_s\r\n10.5,\r\n30,2.25\r\n")
+    recorded = read_merge_log(log, 8.0)
+    assert recorded.schedule.start_s.tolist() == [10.5, 30.0]
+    assert (recorded.schedule.busy_ns[:, 0] / NS_PER_S).tolist() == [8.0, 2.25]
+
+
+def commit(second: float, step: int, replica: str, result: bool = True) -> str:
+    """A record as OpenTelemetry's console exporter prints it: pretty-printed JSON."""
+    return json.dumps(
+        {
+            "body": "",
+            "severity_text": "INFO",
+            "attributes": {
+                "job_id": "unknown",
+                "replica_id": replica,
+                "rank": 0,
+                "quorum_id": 1,
+                "step": step,
+                "commit_result": result,
+            },
+            "timestamp": f"2026-01-01T00:01:{second:09.6f}Z",
+        },
+        indent=4,
+    )
+
+
+def test_torchft_commits_count_once_a_step(tmp_path: Path) -> None:
+    log = tmp_path / "a.jsonl"
+    events = [
+        commit(1, 0, "a"),
+        commit(1.5, 0, "b"),
+        commit(20, 1, "a", False),
+        commit(30, 1, "a"),
+        commit(30.25, 1, "b"),
+    ]
+    log.write_text("\n".join(events))
+    recorded = read_merge_log(log, 4.0)
+    assert recorded.format == "torchft" and recorded.merges_logged == 2
+    assert recorded.schedule.windows_ns(0)[1].tolist() == [500_000_000, 29_250_000_000]
+    assert any(line.startswith("1 commit events had commit_result false") for line in recorded.report)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.jsonl", "", "an empty file"),
+        ("a.jsonl", '{"event": "merged"', "line 1: found text that is not JSON"),
+        ("a.jsonl", '{"event":"coordinator_start","ts_ms":1}\n[1]\n', "line 2: found a JSON list"),
+        ("a.jsonl", '{"x": 1}\n', "no event of a coordinator or of torchft"),
+        ("a.jsonl", '{"event":"merged","ts_ms":1}\n', "no coordinator_start"),
+        ("a.jsonl", '{"event":"coordinator_start","ts_ms":9}\n{"event":"merged","ts_ms":"9"}\n', "line 2, ts_ms: found '9'"),
+        ("a.jsonl", '{"event":"coordinator_start","ts_ms":9}\n{"event":"merged","ts_ms":NaN}\n', "line 2, ts_ms: found nan"),
+        ("a.jsonl", '{"event":"coordinator_start","ts_ms":9}\n{"event":"merged"}\n', "line 2: found no ts_ms"),
+        ("a.jsonl", '{"event":"coordinator_start","ts_ms":9000}\n{"event":"merged","ts_ms":1}\n', "8.999 s before"),
+        ("a.jsonl", '{"event":"coordinator_start","ts_ms":1}\n' * 2, "line 2: found a second coordinator_start"),
+        ("a.csv", "time\n1\n", "header: found time; expected a column start_s"),
+        ("a.csv", "start_s\n1\nx\n", "line 3, start_s: found 'x'"),
+        ("a.csv", "start_s\n-1\n", "line 2, start_s: found -1.0; expected at least 0"),
+        ("a.csv", "start_s,duration_s\n1,0\n", "line 2, duration_s: found 0"),
+        ("a.csv", "start_s\ninf\n", "line 2, start_s: found inf"),
+    ],
+)  # fmt: skip
+def test_refusals_name_the_row(tmp_path: Path, name: str, text: str, expected: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(BadInput) as caught:
+        open_scheduler(str(tmp_path / name))
+    message = str(caught.value)
+    assert expected in message and "\n" not in message
+
+
+def test_a_log_is_a_source_that_cannot_run(tmp_path: Path) -> None:
+    log = jsonl(tmp_path / "a.jsonl", start(ts_ms=1000), merged(ts_ms=61_000), stop(ts_ms=300_000))
+    source = open_scheduler(str(log))
+    assert isinstance(source, RecordedSource) and (source.kind, source.deployable) == ("recorded", False)
+    assert len(source.schedule(8.0, 3).schedule) == 1
+    digest = source.digest()
+    with pytest.raises(SchedulerError, match="judged as it happened"):
+        source.start((1,))
+    log.write_text(log.read_text() + "\n")
+    assert source.digest() != digest
+
+
+@pytest.mark.parametrize(
+    ("name", "starts", "busy_s", "span_s"),
+    [
+        ("merge_log_coordinator.jsonl", [60.0, 130.0, 199.5, 262.0], 32.0, 299.0),
+        ("merge_log_no_merges.jsonl", [], 0.0, 600.0),
+        ("merge_log_overlapping.jsonl", [50.0], 11.0, 100.0),
+    ],
+)
+def test_shared_cases(shared_cases: Path, name: str, starts: list[float], busy_s: float, span_s: float) -> None:
+    recorded = read_merge_log(shared_cases / name, 8.0)
+    assert recorded.schedule.start_s.tolist() == starts
+    assert recorded.schedule.busy_ns.sum() / NS_PER_S == busy_s
+    assert recorded.span_s == span_s
