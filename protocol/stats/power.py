@@ -27,6 +27,8 @@ DRAW_SD = 0.956
 POLICY_SD = {"offline": 0.34, "shift": 0.956, "online": 1.89}
 
 _SIGNS_ENUMERATED = 12
+#: Simulated draws held at a time.
+_BLOCK_CELLS = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -89,13 +91,18 @@ def simulate_pvalues(
     design: Design, rng: np.random.Generator, reps: int, n_resamples: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Stratified and sign-flip p-values of `reps` simulated certificates, each float64, shape (reps,)."""
-    shape = (reps, design.seeds)
-    policy = design.policy_sd * _noise(rng, shape, design.family) - design.gain
-    draws = design.draw_sd * _noise(rng, (*shape, design.draws), design.family)
     labels = rng.integers(-1, design.draws, (n_resamples, design.seeds))
-    low = _count_low(policy, draws, labels)
+    low = np.empty(reps, np.int64)
+    d = np.empty((reps, design.seeds))
+    block = max(1, _BLOCK_CELLS // (design.seeds * design.draws))
+    for begin in range(0, reps, block):
+        now = slice(begin, min(begin + block, reps))
+        shape = (now.stop - begin, design.seeds)
+        policy = design.policy_sd * _noise(rng, shape, design.family) - design.gain
+        draws = design.draw_sd * _noise(rng, (*shape, design.draws), design.family)
+        low[now] = _count_low(policy, draws, labels)
+        d[now] = policy - draws.mean(axis=2)
     stratified = (low + 1) / (n_resamples + 1)
-    d = policy - draws.mean(axis=2)
     if design.seeds <= _SIGNS_ENUMERATED:
         flipped = np.array(list(itertools.product((0.0, 1.0), repeat=design.seeds)))
         flip = np.mean(d @ flipped.T >= -1e-12, axis=1)

@@ -1,0 +1,219 @@
+"""`protocol power`: how many seeds and draws find a given gain."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+from scipy import stats
+
+from protocol import files, seeds
+from protocol.errors import BadInput
+from protocol.stats import power as pw
+from protocol.stats.envelope import MIN_DRAWS, MIN_SEEDS
+from reports import figures
+
+#: Designs above this many seeds are not searched.
+MOST_SEEDS = 200
+_SCHEMA = 1
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Seed-to-seed spreads in percentage points: of the policy's excess, and of one random draw's."""
+
+    name: str
+    policy_sd: float
+    draw_sd: float
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(power)
+
+
+def power(
+    gain: Annotated[float, typer.Option(help="gain to detect, percentage points of sync-excess violations")] = 1.5,
+    target: Annotated[float, typer.Option("--power", help="chance of detecting it")] = 0.9,
+    alpha: Annotated[float, typer.Option(help="level of the certificate")] = 0.05,
+    claims: Annotated[
+        int, typer.Option(min=1, help="claims in the certificate; Holm's first step is alpha / claims")
+    ] = 1,
+    policy_sd: Annotated[
+        float | None, typer.Option(help="seed-to-seed sd of the policy, pp (default: published)")
+    ] = None,
+    draw_sd: Annotated[
+        float | None, typer.Option(help="seed-to-seed sd of a random draw, pp (published: 0.956)")
+    ] = None,
+    pilot: Annotated[Path | None, typer.Option(help="certificate.json whose spreads to take")] = None,
+    draws: Annotated[list[int] | None, typer.Option(min=MIN_DRAWS, help="draws a seed; repeatable")] = None,
+    reps: Annotated[int, typer.Option(min=100, max=100_000, help="simulated certificates for each design")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="root of every random stream")] = 20260601,
+    json_: Annotated[bool, typer.Option("--json", help="print the result as JSON")] = False,
+    out: Annotated[Path | None, typer.Option(help="folder for power.json, power.svg and power.png")] = None,
+) -> None:
+    """Seeds needed to detect a gain, by simulation of the envelope's two tests.
+
+    Without a pilot or --policy-sd, the published spreads of three kinds of policy are assumed.
+    """
+    _check("--gain", gain, 0, math.inf)
+    _check("--power", target, 0, 1)
+    _check("--alpha", alpha, 0, 1)
+    spreads = _spreads(pilot, policy_sd, draw_sd)
+    claims = claims or 1
+    level = alpha / claims
+    wanted = sorted(set(draws or (MIN_DRAWS, 19)))
+    rows = [
+        _row(spread, family, m, gain, target, level, reps, seed)
+        for spread in spreads for family in pw.FAMILIES for m in wanted
+    ]  # fmt: skip
+    result = {
+        "schema": _SCHEMA, "gain_pp": gain, "power": target, "alpha": alpha, "claims": claims, "level": level,
+        "reps": reps, "seed": seed, "fewest_seeds": MIN_SEEDS, "most_seeds": MOST_SEEDS, "designs": rows,
+    }  # fmt: skip
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        files.write_text(out / "power.json", files.canonical_json(result))
+        _draw(spreads, wanted[-1], rows, result, out)
+    console = Console(highlight=False)
+    if json_:
+        typer.echo(json.dumps(result, indent=2, sort_keys=True))
+        return
+    console.print(_table(result, wanted))
+    console.print(
+        f"Seeds for {100 * target:g} % power at {gain:g} pp and level {level:g}; [dim]simulated, {reps} certificates "
+        f"each, at least {MIN_SEEDS} seeds. A seed costs draws + 2 replays.[/]", soft_wrap=True,
+    )  # fmt: skip
+    if out is not None:
+        console.print(f"figure: {out / 'power.svg'}", soft_wrap=True)
+
+
+def _check(option: str, value: float, low: float, high: float) -> None:
+    if not low < value < high:
+        expected = f"a number above {low:g}" if high == math.inf else f"a number between {low:g} and {high:g}"
+        raise BadInput(option, f"{value:g}", expected)
+
+
+def _spreads(pilot: Path | None, policy_sd: float | None, draw_sd: float | None) -> list[Spread]:
+    if pilot is not None:
+        if policy_sd is not None or draw_sd is not None:
+            raise BadInput("--pilot", "--policy-sd or --draw-sd beside it", "either a pilot or assumed spreads")
+        return pilot_spreads(pilot)
+    draw = pw.DRAW_SD if draw_sd is None else draw_sd
+    _check("--draw-sd", draw, 0, math.inf)
+    if policy_sd is None:
+        return [Spread(f"published, {name}", sd, draw) for name, sd in pw.POLICY_SD.items()]
+    if not 0 <= policy_sd < math.inf:
+        raise BadInput("--policy-sd", f"{policy_sd:g}", "a number from 0 on")
+    return [Spread("assumed", policy_sd, draw)]
+
+
+def pilot_spreads(path: Path) -> list[Spread]:
+    """Two spreads a claim of a certificate: as estimated, and at the one-sided 95 % limit of the pilot's sd.
+
+    The seeds' gains D = policy - mean of draws vary by policy_sd^2 + draw_sd^2 / m, whatever the seeds' levels.
+    Raises BadInput naming the claim and field that are missing or no numbers.
+    """
+    try:
+        claims = json.loads(path.read_text(encoding="utf-8"))["claims"]
+    except OSError as problem:
+        raise BadInput(str(path), problem.strerror or "an unreadable file", "a certificate.json") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise BadInput(str(path), "no JSON object with claims", "a certificate.json") from None
+    spreads: list[Spread] = []
+    for i, claim in enumerate(claims if isinstance(claims, list) else []):
+        where = f"{path}, claim {i + 1}"
+        table = claim.get("envelope") if isinstance(claim, dict) else None
+        seeds_ = table.get("per_seed") if isinstance(table, dict) else None
+        if not isinstance(table, dict) or not isinstance(seeds_, list) or len(seeds_) < 2:
+            raise BadInput(f"{where}, envelope.per_seed", "fewer than two seeds", "policy and draws by seed")
+        policy, mean, sd = (
+            np.array([_number(s, k, where) for s in seeds_]) for k in ("policy", "draw_mean", "draw_sd")
+        )
+        m = _number(table, "n_draws", where)
+        if not (m >= 1 and (sd >= 0).all() and (sd > 0).any()):
+            raise BadInput(f"{where}, envelope", "no draws that vary", "n_draws of at least 1 and positive draw_sd")
+        draw_sd = math.sqrt(float(np.mean(sd**2)))
+        variance = float(np.var(policy - mean, ddof=1))
+        upper = variance * (len(seeds_) - 1) / float(stats.chi2.ppf(0.05, len(seeds_) - 1))
+        name = " ".join(str(claim.get(k)) for k in ("regime", "slo") if claim.get(k)) or f"claim {i + 1}"
+        for note, value in (("", variance), (", upper limit", upper)):
+            spreads.append(Spread(name + note, math.sqrt(max(value - draw_sd**2 / m, 0.0)), draw_sd))
+    if not spreads:
+        raise BadInput(str(path), "no claims", "a certificate with at least one claim")
+    return spreads
+
+
+def _number(record: Any, key: str, where: str) -> float:
+    value = record.get(key) if isinstance(record, dict) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise BadInput(f"{where}, {key}", repr(value)[:40], "a finite number")
+    return float(value)
+
+
+def _row(
+    spread: Spread, family: pw.Family, draws: int, gain: float, target: float, level: float, reps: int, seed: int
+) -> dict[str, Any]:
+    found = pw.required_seeds(
+        gain=gain, policy_sd=spread.policy_sd, draw_sd=spread.draw_sd, draws=draws, power=target, alpha=level,
+        family=family, fewest=MIN_SEEDS, most=MOST_SEEDS, reps=reps,
+        rng=seeds.generator(seed, "power", spread.name, family, draws),
+    )  # fmt: skip
+    return {
+        "spread": spread.name, "policy_sd_pp": spread.policy_sd, "draw_sd_pp": spread.draw_sd, "family": family,
+        "draws": draws, "seeds": found and found.design.seeds, "power": found and found.power,
+        "power_interval": found and [found.lower, found.upper],
+    }  # fmt: skip
+
+
+def _table(result: dict[str, Any], wanted: Sequence[int]) -> Table:
+    table = Table(title="Seeds needed", title_justify="left")
+    for name in ("spread", "policy sd", "draw sd", "family"):
+        table.add_column(name, justify="right" if "sd" in name else "left", overflow="fold")
+    for m in wanted:
+        table.add_column(f"{m} draws", justify="right")
+    rows = result["designs"]
+    for begin in range(0, len(rows), len(wanted)):
+        first, group = rows[begin], rows[begin : begin + len(wanted)]
+        cells = [f"{r['seeds']}" if r["seeds"] else f"above {MOST_SEEDS}" for r in group]
+        table.add_row(
+            first["spread"], f"{first['policy_sd_pp']:.2f}", f"{first['draw_sd_pp']:.2f}", first["family"], *cells
+        )
+    return table
+
+
+def _draw(
+    spreads: Sequence[Spread], draws: int, rows: Sequence[dict[str, Any]], result: dict[str, Any], folder: Path
+) -> None:
+    """Power against seeds for every spread (normal solid, lognormal dashed), as power.svg and power.png."""
+    known = [r["seeds"] for r in rows if r["draws"] == draws and r["seeds"]]
+    last = min(MOST_SEEDS, max(2 * MIN_SEEDS, round(1.4 * max(known, default=40))))
+    grid = np.unique(np.linspace(MIN_SEEDS, last, 14).round().astype(int))
+    with figures.styled():
+        figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+        axes = figure.subplots()
+        for i, spread in enumerate(spreads[: len(_COLOURS)]):
+            for family, style in zip(pw.FAMILIES, ("-", "--"), strict=True):
+                rng = seeds.generator(result["seed"], "power curve", spread.name, family)
+                design = (result["gain_pp"], spread.policy_sd, spread.draw_sd, family, result["level"])
+                curve = [pw.simulate_power(pw.Design(int(s), draws, *design), rng, result["reps"]) for s in grid]
+                label = spread.name if family == "normal" else f"{spread.name}, lognormal"
+                axes.plot(grid, [p.power for p in curve], style, color=_COLOURS[i], label=label)
+                low, high = [p.lower for p in curve], [p.upper for p in curve]
+                axes.fill_between(grid, low, high, color=_COLOURS[i], alpha=0.12, linewidth=0)
+        axes.axhline(result["power"], color=figures.INK, linewidth=0.8, linestyle=":")
+        axes.set(xlabel="seeds", ylabel="power", ylim=(0, 1.02))
+        axes.set_title(f"Power to detect {result['gain_pp']:g} pp at level {result['level']:g}, {draws} draws a seed")
+        axes.legend(loc="lower right", fontsize=7)
+        for suffix, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
+            with files.atomic(folder / f"power.{suffix}") as temporary:
+                figure.savefig(temporary, format=suffix, dpi=150, metadata=metadata)
