@@ -23,7 +23,7 @@ def locked(folder: Path) -> Iterator[None]:
     """Hold `folder` for one process.  Raises ProtocolError when another one has it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
+        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise BadInput(str(folder), error.strerror or "an error", "a folder that can be written") from None
     try:

@@ -148,7 +148,7 @@ def _described(setting: Setting, regime: dict[str, Any]) -> dict[str, Any]:
     corridor = setting.corridor
     keys = ("h_min", "h_max", "decision_steps", "step_ns", "merge_ns", "horizon_ns")
     return {
-        **regime,
+        **{key: value for key, value in regime.items() if key not in keys and key != "seeds"},
         "corridor": {key: getattr(corridor, key) for key in keys},
         "n_seeds": setting.n_seeds,
         "slos": [str(slo) for slo in setting.slos],
