@@ -45,9 +45,7 @@ _MOST_POINTS = 20_000
 _VERDICT_LOOK = {"PASS": ("o", POLICY_COLOUR), "FAIL": ("X", INK), "INCONCLUSIVE": ("D", PAPER)}
 
 
-def write_figures(
-    certificate: Mapping[str, Any], evidence: Sequence[SeedEvidence], folder: Path
-) -> dict[str, Path]:
+def write_figures(certificate: Mapping[str, Any], evidence: Sequence[SeedEvidence], folder: Path) -> dict[str, Path]:
     """Write every figure as NAME.svg and NAME.pdf; returns the SVG of each name.
 
     Names: `gain-overview`, and `envelope-NN-REGIME` for every claim that has an envelope.
@@ -66,7 +64,10 @@ def write_figures(
 
 def save(figure: Figure, stem: Path) -> Path:
     """Write STEM.svg and STEM.pdf without dates or versions; returns the SVG."""
-    metadata = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None, "Creator": None, "Producer": None}}
+    metadata = {
+        "svg": {"Date": None, "Creator": None},
+        "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    }
     with styled():
         for suffix in ("pdf", "svg"):
             # Laid out for the first format; the second takes the same places instead of computing them again.
@@ -98,10 +99,10 @@ def envelope_figure(claim: Mapping[str, Any], evidence: Sequence[SeedEvidence], 
     """
     figure = Figure(figsize=(float(np.clip(1.6 + 0.29 * len(evidence), 6.4, 14)), 3.6), layout="constrained")
     axes = figure.subplots()
-    for x, e in enumerate(evidence):
+    for place, e in enumerate(evidence):
         draws = excess_pp(e, UNIFORM, column)
         if len(draws):
-            _bands(axes, x, draws)
+            _bands(axes, place, draws)
     x = np.arange(len(evidence))
     best = [_first(excess_pp(e, OPTIMUM, column), column) for e in evidence]
     policy = [_first(excess_pp(e, POLICY, column)) for e in evidence]
@@ -178,12 +179,21 @@ def gain_overview(certificate: Mapping[str, Any]) -> Figure:
                       textcoords="offset points", va="top", color=MUTED, fontsize=7.5)  # fmt: skip
     for y, claim in enumerate(claims):
         envelope = claim["envelope"] or {}
-        gain, limits = envelope.get("gain_pp"), envelope.get("interval_pp") or [None, None]
+        gain: Any = envelope.get("gain_pp")
+        limits = envelope.get("interval_pp") or [None, None]
         marker, colour = _VERDICT_LOOK[claim["verdict"]]
         if all(map(fmt.known, limits)):
             axes.hlines(y, *limits, color=INK, linewidth=1.6, zorder=3)
         if fmt.known(gain):
-            axes.plot(gain, y, marker, color=colour, markeredgecolor=INK if colour == PAPER else colour, markersize=7, zorder=4)
+            axes.plot(
+                gain,
+                y,
+                marker,
+                color=colour,
+                markeredgecolor=INK if colour == PAPER else colour,
+                markersize=7,
+                zorder=4,
+            )
         axes.annotate(_row_text(envelope), (1.01, y), xycoords=axes.get_yaxis_transform(), va="center", fontsize=7.5)
     axes.set_yticks(range(len(claims)), [f"{_label(c['regime'], 28)}\n{_label(c['slo'], 32)}" for c in claims])
     axes.set_ylim(len(claims) - 0.4, -0.6)
@@ -211,9 +221,7 @@ def _row_text(envelope: Mapping[str, Any]) -> str:
 # Timeline --------------------------------------------------------------------------------------------------------
 
 
-def timeline(
-    trace: RequestTrace, schedule: Schedule, measurements: Measurements, slo: Slo, horizon_ns: int
-) -> Figure:
+def timeline(trace: RequestTrace, schedule: Schedule, measurements: Measurements, slo: Slo, horizon_ns: int) -> Figure:
     """One replay over time: load with its violations, merges by island, and every request's latency.
 
     horizon_ns : the span in which merges may run; requests after it are shown, and the horizon marked.
@@ -305,7 +313,13 @@ def _latencies(
         axes.plot(arrival_s[~served], np.full((~served).sum(), 0.97), "x", color=POLICY_COLOUR, markersize=4,
                   transform=axes.get_xaxis_transform(), label="not served", rasterized=many)  # fmt: skip
     if slo.e2e_ns is not None:
-        axes.axhline(slo.e2e_ns / NS_PER_S, color=INK, linewidth=1, linestyle=(0, (4, 3)), label=f"limit {slo.e2e_ns / NS_PER_S:g} s")
+        axes.axhline(
+            slo.e2e_ns / NS_PER_S,
+            color=INK,
+            linewidth=1,
+            linestyle=(0, (4, 3)),
+            label=f"limit {slo.e2e_ns / NS_PER_S:g} s",
+        )
     if served.any():
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))

@@ -44,7 +44,9 @@ def test_units_and_signs() -> None:
     assert fmt.rank(3, 1000) == "3\u00a0of\u00a01000"
 
 
-@pytest.mark.parametrize("show", [fmt.fixed, fmt.number, fmt.count, fmt.pp, fmt.percent, fmt.fraction, fmt.seconds, fmt.interval])
+@pytest.mark.parametrize(
+    "show", [fmt.fixed, fmt.number, fmt.count, fmt.pp, fmt.percent, fmt.fraction, fmt.seconds, fmt.interval]
+)
 @pytest.mark.parametrize("value", [None, math.nan, math.inf])
 def test_unknown_is_a_dash_never_zero(show, value) -> None:
     assert show(value) == "–"

@@ -39,7 +39,9 @@ def test_csv_holds_the_certificates_own_numbers(tmp_path: Path) -> None:
     assert [float(row["interval_low_pp"]), float(row["interval_high_pp"])] == envelope["interval_pp"]
     assert float(row["p_holm"]) == envelope["p_holm"]
     seed = _rows(tmp_path / "seeds.csv")[4]
-    assert {k: float(seed[k]) for k in ("seed", "rank", "of")} == {k: envelope["per_seed"][4][k] for k in ("seed", "rank", "of")}
+    assert {k: float(seed[k]) for k in ("seed", "rank", "of")} == {
+        k: envelope["per_seed"][4][k] for k in ("seed", "rank", "of")
+    }
     assert float(seed["policy_pp"]) == envelope["per_seed"][4]["policy"]
 
 
@@ -81,7 +83,9 @@ def test_latex_compiles(tmp_path: Path) -> None:
     certificate, _ = build((HOSTILE, "sync-heavy-steady"), seeds=3, draws=9, name=HOSTILE)
     write_tables(certificate, tmp_path)
     inputs = "\n".join(rf"\input{{{n}}}" for n in ("claims", "gates", "seeds"))
-    preamble = r"\documentclass{article}\usepackage[a3paper,landscape,margin=1cm]{geometry}\usepackage{booktabs,longtable}"
+    preamble = (
+        r"\documentclass{article}\usepackage[a3paper,landscape,margin=1cm]{geometry}\usepackage{booktabs,longtable}"
+    )
     (tmp_path / "all.tex").write_text(rf"{preamble}\begin{{document}}\tiny {inputs}\end{{document}}", "utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, errors="replace")

@@ -1,0 +1,88 @@
+"""What a certificate's parts mean, in words: shared by the page and the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+#: What the next tier asks for beyond what this one has (from tier 0 to 3).
+_NEXT = (
+    "Integrity (G0) must pass in every claim; until then nothing may be said.",
+    "Calibrated replay: some claim must pass, and in every claim that does, the effect transfer (G1, from a recorded "
+    "calibration of a real server), the load match (G2) and the training progress (G4) must pass too.",
+    "Real replay: every arm replayed on a real server, with the effect transfer (G1) and the load match (G2) "
+    "measured there.",
+    "Live: decisions taken from live telemetry while the server served.",
+)
+
+#: How each number is recomputed: what, the raw file with its columns, how.
+RECOMPUTE = (
+    ("Requests, tokens, trace digest", "seeds.parquet: n_requests, prompt_tokens, output_tokens, trace_digest",
+     "as stored, one row a seed"),
+    ("Violations of the scheduler and without merges", "requests.parquet: arm policy or no-sync; outcome, e2e_ns, "
+     "ttft_ns, max_itl_ns, output_tokens",
+     "count the rows that are not served (outcome other than 0) or miss a limit of the SLO; mean time per output token "
+     "is (e2e_ns − ttft_ns) / (output_tokens − 1)"),
+    ("Realised merges, busy seconds", "placements.parquet: arm policy; gaps",
+     "number of gaps; times merge_s of the regime.  A gap counts decisions from the end of one merge (first: time 0) "
+     "to the start of the next"),
+    ("Sync-excess violations", "placements.parquet: arm, draw, violations; seeds.parquet: n_requests",
+     "100 (violations of the schedule − violations of arm no-sync) / n_requests; entry k of violations is SLO number k "
+     "of the regime"),
+    ("Gain", "placements.parquet: arms policy, uniform, no-sync",
+     "mean over seeds of (mean sync-excess of the seed's uniform draws − sync-excess of the scheduler)"),
+    ("Rank of a seed", "placements.parquet: arms policy, uniform",
+     "1 + number of draws that are at most the scheduler's value"),
+    ("p, stratified; interval; lower bound", "placements.parquet: arms policy, uniform",
+     "sum over seeds of the scheduler's sync-excess, compared with the sum when each seed's scheduler is one of its "
+     "m + 1 values taken at random; (b + 1) / (B + 1), B = 9999; the limits invert this test"),
+    ("p, sign flip", "placements.parquet: arms policy, uniform",
+     "the seed gains with their signs flipped at random: all flips up to 20 seeds, sampled above"),
+    ("p, crossed", "placements.parquet: arm crossed",
+     "row t of a seed is the schedule made on trace t, replayed on the seed's own trace; sync-excess per merge of the "
+     "own schedules against that of permuted assignments of schedules to traces"),
+    ("p, Holm", "the p of every claim of this certificate",
+     "p is the largest of the three; Holm's step-down over all claims"),
+    ("Gain captured", "placements.parquet: arm optimum; row k for SLO k",
+     "gain divided by the gain of the offline optimum, which adds up the cost of each merge alone"),
+    ("Requests saved", "gain; seeds.parquet: n_requests",
+     "mean over seeds of gain × n_requests / 100, times 600 s / horizon_s, per island"),
+    ("Own gaps permuted, own schedule shifted", "placements.parquet: arms own-gaps-permuted, own-schedule-shifted",
+     "the same two tests against these draws"),
+    ("Decisions", "decisions.parquet: decided_ns, merged",
+     "every question that the scheduler was asked, and its answer"),
+    ("Causality, determinism", "seeds.parquet: probes",
+     "each re-run: its kind, from when on the future was altered, and the first decision that differed"),
+)  # fmt: skip
+
+
+def next_tier(certificate: Mapping[str, Any]) -> list[str]:
+    """What a higher tier would need, and what in this certificate stands in its way."""
+    number = certificate["tier"]["number"]
+    if number >= len(_NEXT):
+        return ["There is no higher tier."]
+    needed = [_NEXT[number]]
+    if number == 0:
+        needed += obstacles(certificate, ("G0",))
+    if number == 1:
+        won = [c for c in certificate["claims"] if c["verdict"] == "PASS"]
+        needed += obstacles({"claims": won}, ("G1", "G2", "G4")) if won else ["No claim of this certificate passed."]
+    if certificate["tier"]["upper_bound"]:
+        needed.append("A planner sees the whole trace, so it stays an upper bound at every tier.")
+    return needed
+
+
+def obstacles(certificate: Mapping[str, Any], gates: Sequence[str]) -> list[str]:
+    """Each distinct reason for which one of the gates did not pass, with the claims that it concerns."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for claim in certificate["claims"]:
+        for gate in claim["gates"]:
+            if gate["gate"] in gates and gate["status"] != "passed":
+                where = found.setdefault((f"{gate['gate']} {gate['status']}", gate["reason"]), [])
+                where.append(f"{claim['regime']}, {claim['slo']}")
+    everywhere = len(certificate["claims"])
+    lines = []
+    for (what, reason), where in found.items():
+        place = "" if len(where) == everywhere else f" ({'; '.join(where)})"
+        lines.append(f"{what}{place}: {reason}")
+    return lines

@@ -1,0 +1,132 @@
+"""Figures: the same bytes for the same results, and what they show is what is stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import matplotlib
+import numpy as np
+import pytest
+from sample_certificate import HOSTILE, N_REQUESTS, build, measurements
+
+from protocol.evidence import NO_SYNC, OPTIMUM, POLICY, UNIFORM
+from protocol.measurements import FAILED, Measurements
+from protocol.schedule import Schedule
+from protocol.slo import Slo
+from protocol.trace import RequestTrace
+from reports import figures
+
+
+def test_files_of_every_claim(tmp_path: Path) -> None:
+    certificate, evidence = build(("a", "b/../c"), seeds=2, draws=9)
+    drawn = figures.write_figures(certificate, evidence, tmp_path / "figures")
+    names = ["envelope-01-a", "envelope-02-b-c", "gain-overview"]
+    assert sorted(drawn) == names
+    assert sorted(p.name for p in (tmp_path / "figures").iterdir()) == [
+        f"{n}.{s}" for n in names for s in ("pdf", "svg")
+    ]
+    assert all(
+        path.suffix == ".svg" and ElementTree.parse(path).getroot().tag.endswith("svg") for path in drawn.values()
+    )
+
+
+def test_same_bytes_whatever_the_users_settings(tmp_path: Path) -> None:
+    certificate, evidence = build((HOSTILE,), seeds=3, draws=9)
+    figures.write_figures(certificate, evidence, tmp_path / "one")
+    before = dict(matplotlib.rcParams)
+    with matplotlib.rc_context({"font.size": 30, "svg.fonttype": "none", "axes.grid": False}):
+        figures.write_figures(certificate, evidence, tmp_path / "two")
+    assert dict(matplotlib.rcParams) == before
+    for path in (tmp_path / "one").iterdir():
+        data = path.read_bytes()
+        assert data == (tmp_path / "two" / path.name).read_bytes()
+        assert b"CreationDate" not in data and b"dc:date" not in data and b"matplotlib.org" not in data
+
+
+def test_other_results_give_other_bytes(tmp_path: Path) -> None:
+    certificate, _ = build(seeds=2, draws=9)
+    one = figures.save(figures.gain_overview(certificate), tmp_path / "one").read_bytes()
+    certificate["claims"][0]["envelope"]["gain_pp"] += 0.2
+    assert figures.save(figures.gain_overview(certificate), tmp_path / "two").read_bytes() != one
+
+
+def test_excess_by_hand() -> None:
+    _, evidence = build(slos=("e2e<=1s", "ttft<=1s"), seeds=1, draws=3)
+    e = evidence[0]
+    for column in (0, 1):
+        idle = int(e.placed[NO_SYNC].violations[0, column])
+        by_hand = [100 * (int(v[column]) - idle) / N_REQUESTS for v in e.placed[UNIFORM].violations]
+        assert figures.excess_pp(e, UNIFORM, column) == pytest.approx(by_hand)
+    assert len(figures.excess_pp(e, "no such arm", 0)) == 0
+
+
+def test_the_envelope_draws_the_stored_points_of_its_own_slo() -> None:
+    certificate, evidence = build(slos=("e2e<=1s", "ttft<=1s"), seeds=4, draws=9)
+    figure = figures.envelope_figure(certificate["claims"][1], evidence, 1)
+    best, policy = (line.get_ydata() for line in figure.axes[0].lines[:2])
+    for i, e in enumerate(evidence):
+        idle = e.placed[NO_SYNC].violations[0, 1]
+        assert policy[i] == pytest.approx(100 * (e.placed[POLICY].violations[0, 1] - idle) / N_REQUESTS)
+        # Row k of the optimum was planned for SLO k.
+        assert best[i] == pytest.approx(100 * (e.placed[OPTIMUM].violations[1, 1] - idle) / N_REQUESTS)
+
+
+@pytest.mark.parametrize("arm", [UNIFORM, OPTIMUM])
+def test_a_missing_arm_is_left_out(arm: str) -> None:
+    certificate, evidence = build(seeds=2, draws=9)
+    full = len(figures.envelope_figure(certificate["claims"][0], evidence, 0).axes[0].patches)
+    del evidence[0].placed[arm]
+    axes = figures.envelope_figure(certificate["claims"][0], evidence, 0).axes[0]
+    assert len(axes.patches) == full - 3 * (arm == UNIFORM)
+    assert np.isnan(axes.lines[0].get_ydata()[0]) == (arm == OPTIMUM)
+
+
+def test_nothing_measured_gives_no_figure(tmp_path: Path) -> None:
+    certificate, evidence = build(envelope=False, tier=0, seeds=1, draws=1)
+    assert figures.write_figures(certificate, evidence, tmp_path) == {}
+
+
+def _replay(n: int = 4_000) -> tuple[RequestTrace, Measurements]:
+    m = measurements(np.random.default_rng(3), n)
+    outcome = np.zeros(n, np.int8)
+    outcome[:3] = FAILED
+    columns = {c: getattr(m, c) for c in m.__dataclass_fields__}
+    m = Measurements(**{**columns, "outcome": outcome, "e2e_ns": np.where(outcome, -1, m.e2e_ns)})
+    return RequestTrace(m.arrival_ns, m.prompt_tokens, m.output_tokens), m
+
+
+def test_timeline_shows_every_request_and_merge(tmp_path: Path) -> None:
+    trace, m = _replay()
+    schedule = Schedule.all_islands(np.array([40, 200, 500]) * 10**9, 8 * 10**9)
+    slo = Slo.parse("e2e<=1s")
+    figure = figures.timeline(trace, schedule, m, slo, 600 * 10**9)
+    load, merges, latency = figure.axes
+    missed = int(m.violates(slo).sum())
+    drawn = [len(line.get_xdata()) for line in latency.lines[:3]]
+    assert drawn == [4_000 - missed, missed - 3, 3]
+    assert [tuple(p.vertices[[0, 2], 0]) for p in merges.collections[0].get_paths()] == [
+        (40, 48),
+        (200, 208),
+        (500, 508),
+    ]
+    assert f"{missed} miss" in load.get_title(loc="left")
+    assert sum(patch.get_data().values.sum() for patch in load.patches[:1]) == pytest.approx(4_000)
+    assert figures.save(figure, tmp_path / "timeline") == tmp_path / "timeline.svg"
+
+
+@pytest.mark.parametrize("slo", ["e2e<=1s", "ttft<=200ms,itl<=50ms"])
+def test_timeline_without_requests_or_merges(tmp_path: Path, slo: str) -> None:
+    m = measurements(np.random.default_rng(3), 0)
+    trace = RequestTrace(m.arrival_ns, m.prompt_tokens, m.output_tokens)
+    figure = figures.timeline(trace, Schedule.empty(), m, Slo.parse(slo), 10**9)
+    figures.save(figure, tmp_path / "timeline")
+
+
+def test_timeline_of_peer_merges(tmp_path: Path) -> None:
+    trace, m = _replay(50)
+    busy = np.zeros((3, 20), np.int64)
+    busy[np.arange(3), [0, 7, 19]] = busy[np.arange(3), [1, 8, 2]] = 10**9
+    figure = figures.timeline(trace, Schedule(np.arange(3) * 5 * 10**9, busy), m, Slo.parse("e2e<=1s"), 10**11)
+    assert sum(len(c.get_paths()) for c in figure.axes[1].collections) == 6
+    figures.save(figure, tmp_path / "timeline")

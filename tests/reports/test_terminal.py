@@ -1,0 +1,46 @@
+"""The summary in a terminal."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from sample_certificate import HOSTILE, REGIMES, build
+
+from reports.terminal import print_certificate
+
+
+def _shown(certificate: dict[str, Any], **options: Any) -> str:
+    out = io.StringIO()
+    print_certificate(certificate, Console(file=out, width=80, highlight=False, **options))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("slos", [("e2e<=1s",), ("e2e<=1s", "ttft<=200ms,itl<=50ms")])
+def test_fits_eighty_columns_and_names_every_claim(slos: tuple[str, ...]) -> None:
+    certificate, _ = build(REGIMES, slos, seeds=2, draws=3)
+    shown = _shown(certificate)
+    assert all(cell_len(line) <= 80 for line in shown.splitlines())
+    table = shown.split("Not passed")[0]
+    assert all(table.count(regime) >= len(slos) for regime in REGIMES)
+    assert shown.startswith("✓ PASS  tier 1 of 4, stress harness\n" + certificate["sentence"][:40])
+
+
+def test_says_what_failed_and_why() -> None:
+    shown = _shown(build(tier=0, verdict="FAIL", planner=True, envelope=False, seeds=2, draws=3)[0])
+    assert shown.startswith("✗ FAIL  tier 0 of 4, refused, upper bound")
+    assert "G0 failed: seed 4, draw 17: 8 merges inside the horizon, the policy made 9" in shown
+    assert shown.count("seed 4, draw 17") == 1
+
+
+def test_names_are_no_markup_and_no_escapes() -> None:
+    shown = _shown(build((HOSTILE,), seeds=1, draws=3, name=HOSTILE, verdict="INCONCLUSIVE")[0], force_terminal=True)
+    assert "[red]#1[/red]" in shown
+    assert "\x1b[31m ünï" not in shown and "U+001B[31m" in shown and "\u202e" not in shown
+
+
+def test_highest_tier_asks_for_nothing_more() -> None:
+    assert "needs" not in _shown(build(tier=4, seeds=2, draws=3)[0])
