@@ -146,7 +146,7 @@ def check_scheduler(
 ) -> list[Finding]:
     """What stands in the way of certifying this scheduler; empty when nothing does.
 
-    Six runs of `n_decisions` synthetic observations each, on one island and on four.
+    Seven runs of `n_decisions` synthetic observations each, on one island and on four.
     """
     if isinstance(source, RecordedSource):
         notes = source.schedule(8.0).report

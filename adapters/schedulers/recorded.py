@@ -22,16 +22,21 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from protocol.errors import BadInput, SchedulerError
 from protocol.schedule import Schedule
 from protocol.scheduler import SchedulerRun
-from protocol.trace import NS_PER_S, seconds_to_ns
+from protocol.trace import NS_PER_S, RequestTrace, seconds_to_ns
+
+if TYPE_CHECKING:
+    from protocol.corridor import Corridor
+    from protocol.sidecar import LoadedSidecar
+    from protocol.slo import Slo
 
 Stamp = Literal["start", "end"]
 _ENDS = ("coordinator_stop", "coordinator_end")
@@ -228,12 +233,12 @@ def _read_torchft(
         attributes = record.get("attributes")
         if not isinstance(attributes, dict) or "commit_result" not in attributes:
             continue
-        stamp = record.get("timestamp")
+        stamp = record.get("timestamp") or record.get("observed_timestamp")
         try:
             parsed = datetime.fromisoformat(str(stamp))
         except ValueError:
             raise BadInput(f"{where}, timestamp", repr(stamp), "an ISO 8601 time") from None
-        since = parsed.replace(tzinfo=parsed.tzinfo) - datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+        since = parsed.replace(tzinfo=parsed.tzinfo or UTC) - datetime(1970, 1, 1, tzinfo=UTC)
         time_ns = ((since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds) * 1000
         stamps.append(time_ns)
         if attributes["commit_result"] is not True:
@@ -264,6 +269,18 @@ class RecordedSource:
     def schedule(self, merge_s: float, n_islands: int = 1, stamp: Stamp | None = None) -> RecordedSchedule:
         """The log's merges; see `read_merge_log`."""
         return read_merge_log(self.path, merge_s, n_islands, stamp)
+
+    def plan(
+        self,
+        trace: RequestTrace,
+        corridor: Corridor,
+        budget: int,
+        seed_words: tuple[int, ...],
+        sidecar: LoadedSidecar | None = None,
+        slo: Slo | None = None,
+    ) -> Schedule:
+        """The log's merges on the trace's islands; nothing else that a planner is handed is looked at."""
+        return self.schedule(corridor.merge_ns / NS_PER_S, trace.n_islands).schedule
 
     def start(self, seed_words: tuple[int, ...], run_deadline_s: float = 300.0) -> SchedulerRun:
         """A log takes no decisions.  Raises SchedulerError, always."""

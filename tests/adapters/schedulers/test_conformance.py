@@ -12,13 +12,13 @@ from adapters.schedulers import open_scheduler
 from protocol import registry
 
 
-def found(tmp_path: Path, code: str, **options: object) -> dict[str, str]:
+def found(tmp_path: Path, code: str, n_decisions: int = 300, **options: object) -> dict[str, str]:
     """Checks that found something, with their level."""
     path = tmp_path / "my_sched.py"
     path.write_text(code)
     source = open_scheduler(str(path), decision_timeout_s=1.0, **options)  # type: ignore[arg-type]
     with source:
-        findings = check_scheduler(source)
+        findings = check_scheduler(source, n_decisions)
     assert all(f.check in CHECKS and f.message and f.advice for f in findings)
     return {f.check: f.level for f in findings}
 
@@ -56,7 +56,6 @@ def test_honest_schedulers_pass(tmp_path: Path, code: str) -> None:
         (body("return False"), "decides", "warning"),
         (body("return True"), "decides", "warning"),
         (body("return obs.steps_since_merge >= 256"), "looks", "warning"),
-        ("import time\n" + body("time.sleep(0.012)\n        return obs.queued == 0"), "speed", "warning"),
         ("import time\n" + body("return obs.queued == 0"), "entropy", "warning"),
         ("import numpy as np\nRNG = np.random.default_rng()\n" + body("return RNG.random() < 0.5"), "repeats", "error"),
     ],
@@ -65,9 +64,14 @@ def test_each_fault_is_found(tmp_path: Path, code: str, check: str, level: str) 
     assert found(tmp_path, code).get(check) == level
 
 
+def test_slow_decisions(tmp_path: Path) -> None:
+    code = "import threading\n" + body("threading.Event().wait(0.012)\n        return obs.queued == 0")
+    assert found(tmp_path, code, n_decisions=20) == {"speed": "warning"}
+
+
 def test_memory_and_data_files(tmp_path: Path) -> None:
     (tmp_path / "table.txt").write_text("3")
-    code = "TABLE = int(open('table.txt').read())\nHEAP = bytes(90 << 20)\n" + body("return obs.in_flight < TABLE")
+    code = "TABLE = int(open('table.txt').read())\nHEAP = b'x' * (90 << 20)\n" + body("return obs.in_flight < TABLE")
     assert found(tmp_path, code, memory_limit_mb=200) == {"memory": "warning", "sources": "warning"}
 
 

@@ -433,7 +433,7 @@ def test_hash_order_is_the_same_in_every_process(opened: Opener) -> None:
         ("return open(f'/proc/{{os.getppid()}}/maps').read() == ''", "PermissionError: a scheduler may not read"),
         ("return bool(open('note', 'w').write('x'))", "PermissionError: a scheduler may not write"),
         ("return bool(subprocess.run(['true']).returncode)", "PermissionError: a scheduler may not start another"),
-        ("return bool(socket.create_connection(('127.0.0.1', 9)))", "PermissionError: a scheduler may not use the network"),
+        ("return bool(socket.create_connection(('127.0.0.1', 9)))", "PermissionError: a scheduler may not use"),
         # The same past Python's own audit hook: the kernel refuses.
         ("f = libc.open(b'{secret}', 0)\nraise SystemExit(f)", "called exit(-1)"),
         ("f = libc.open(b'trace.csv', 0)\nraise SystemExit(f)", "called exit(-1)"),

@@ -1,0 +1,68 @@
+"""`protocol validate`: the conformance checks alone, in seconds, with advice."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from adapters.conformance import CHECKS, Finding, check_scheduler
+from adapters.schedulers import open_scheduler
+
+_STYLE = {"error": "bold red", "warning": "yellow"}
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(validate)
+
+
+def validate(
+    scheduler: Annotated[str, typer.Argument(help="FILE, FILE:Class, module:attr, cmd:COMMAND, a merge log or a name")],
+    decisions: Annotated[int, typer.Option(min=10, help="observations a run")] = 300,
+    timeout: Annotated[float, typer.Option(min=0.01, help="seconds within which each decision must come")] = 5.0,
+    log: Annotated[Path | None, typer.Option(help="file to which the scheduler's prints are appended")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="print the findings as JSON")] = False,
+) -> None:
+    """Check that a scheduler can be certified at all: no trace, no sidecar, a few seconds.
+
+    Exit code 0 nothing stands in the way (there may be warnings), 1 it would be refused, 2 it cannot be run.
+    """
+    source = open_scheduler(scheduler, decision_timeout_s=timeout, log_path=log)
+    try:
+        findings = check_scheduler(source, decisions)
+        causal = source.kind == "scheduler"
+    finally:
+        source.close()
+    if json_:
+        typer.echo(json.dumps([dataclasses.asdict(f) for f in findings], indent=2))
+    else:
+        _print(scheduler, findings, causal)
+    raise typer.Exit(1 if any(f.level == "error" for f in findings) else 0)
+
+
+def _print(scheduler: str, findings: list[Finding], causal: bool) -> None:
+    console = Console(highlight=False)
+    table = Table(
+        title=Text(scheduler, style="bold"), title_justify="left", show_header=False, box=None, pad_edge=False
+    )
+    for name, meaning in CHECKS.items() if causal else ():
+        mine = [f for f in findings if f.check == name]
+        for finding in mine:
+            table.add_row(Text(finding.level, style=_STYLE[finding.level]), name, Text(finding.message))
+            table.add_row("", "", Text(finding.advice, style="dim"))
+        if mine and mine[0].level == "error" and name in ("starts", "answers"):
+            break
+        if not mine:
+            table.add_row(Text("ok", style="green"), name, Text(meaning, style="dim"))
+    for finding in () if causal else findings:
+        table.add_row(Text(finding.level, style=_STYLE[finding.level]), Text(finding.message))
+        table.add_row("", Text(finding.advice, style="dim"))
+    console.print(table)
+    if not findings:
+        console.print("nothing stands in the way: protocol certify", Text(scheduler), style="green")
