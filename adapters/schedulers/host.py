@@ -323,26 +323,22 @@ def _serve(request: dict[str, Any], pipe: Pipe) -> None:
     file = _short_path(code.co_filename, folder) if code else None
     ready = {"type": "ready", "version": wire.VERSION, "kind": kind, "name": name, "file": file, "line": line}
     pipe.send(wire.dumps({**ready, "sources": _own_files(folder, before)}))
-    decode, loads, answer, send = wire.Decoder(), json.loads, wire.answer, pipe.send
+    answer, send = wire.answer, pipe.send
     gc.freeze()
-    for text in pipe.lines():
-        message = loads(text)
-        if isinstance(message, dict):  # stop
-            peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            bye = {"type": "bye", "sources": _own_files(folder, before), "data_files": sorted(data_files)}
-            send(wire.dumps({**bye, "peak_mb": peak_kb / 1024}))
-            return
-        number[0] = message[0]
-        seen = decode(message)
+    for this, seen in wire.Frames(pipe.incoming):
+        number[0] = this
         setitimer(real, limit_s)
         try:
-            said = answer(message[0], decide(seen))
+            said = answer(this, decide(seen))
         except BaseException as error:
             setitimer(real, 0)
-            send(wire.dumps({"id": message[0], **_crash(error, folder)}))
+            send(wire.dumps({"id": this, **_crash(error, folder)}))
             return
         setitimer(real, 0)
         send(said)
+    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    bye = {"type": "bye", "sources": _own_files(folder, before), "data_files": sorted(data_files)}
+    send(wire.dumps({**bye, "peak_mb": peak_kb / 1024}))
 
 
 def _run(request: dict[str, Any], pipe: Pipe, host: int) -> None:

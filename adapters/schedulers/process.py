@@ -134,7 +134,7 @@ class ProcessRun:
         self._source, self._ready = source, ready
         self._number = self._sent = 0
         self._left_s = self._deadline_s = run_deadline_s
-        self._encode = wire.named if source.target.command else wire.compact
+        self._encode = wire.named if source.target.command else wire.frame
         self._open = True
         self.kind = str(ready.get("kind", "scheduler"))
 
@@ -341,7 +341,7 @@ class ProcessSource:
             return
         self._run = None
         try:
-            self.host.send(wire.dumps({"type": "stop"}), 1.0)
+            self.host.send(wire.dumps({"type": "stop"}) if self.target.command else wire.stop_frame(), 1.0)
             while True:
                 message = json.loads(self.host.receive(_STOP_S))
                 if message.get("type") == "bye":
