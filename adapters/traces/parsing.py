@@ -156,7 +156,7 @@ class Stamp:
         return time_ns
 
     def block(self, cells: Any) -> NDArray[np.int64] | None:
-        if not pa.types.is_string(cells.type) or not _all_match(cells, _PLAIN_STAMP):
+        if not _all_match(cells, _PLAIN_STAMP):
             return None
         for zone in (None, "UTC"):  # dates without an offset, then dates with one; never both in one file
             if self._aware not in (None, zone is not None):
@@ -201,14 +201,16 @@ class Tokens:
         return value
 
     def block(self, cells: Any) -> NDArray[np.int64] | None:
-        if pa.types.is_string(cells.type) and _all_match(cells, "^[0-9]{1,9}$"):
+        if _all_match(cells, "^[0-9]{1,9}$"):
             cells = pc.cast(cells, pa.int64())
         values = _whole(cells) if pa.types.is_integer(cells.type) else None
         return values if values is not None and values.max(initial=0) <= MOST_TOKENS else None
 
 
 def _all_match(cells: Any, pattern: str) -> bool:
-    return cells.null_count == 0 and pc.all(pc.match_substring_regex(cells, pattern), min_count=0).as_py()
+    if cells.null_count or not pa.types.is_string(cells.type):
+        return False
+    return pc.all(pc.match_substring_regex(cells, pattern), min_count=0).as_py()
 
 
 def _whole(cells: Any) -> NDArray[np.int64] | None:

@@ -32,6 +32,8 @@ __all__ = [
 GROUP = "protocol.traces"
 _TABLES = ("csv", "jsonl", "parquet")
 _BLANK = "blank row"
+#: Longer than any published trace (BurstGPT: 121 days); what is longer was written in another unit.
+MOST_DAYS = 400
 
 
 @runtime_checkable
@@ -86,9 +88,9 @@ def read_trace(
 def readers() -> dict[str, TraceReader]:
     """Every registered reader by name.  Raises ProtocolError when one cannot be loaded or is no TraceReader."""
     found = {}
-    for name in registry.names(GROUP):
+    for name, point in registry.names(GROUP).items():
         try:
-            reader = registry.load(GROUP, name)
+            reader = point.load()
         except (ImportError, AttributeError) as error:
             raise ProtocolError(f"trace reader {name!r} cannot be loaded: {error}") from None
         if not isinstance(reader, TraceReader):
@@ -108,8 +110,10 @@ def _detected(sample: Sample, known: dict[str, TraceReader]) -> TraceReader:
         return GENERIC
     # Most of a known header: say what is missing rather than that nothing fits.
     near = [r for r in known.values() if isinstance(r, ColumnReader) and len(r.missing(sample)) == 1]
-    if len(near) == 1 and sample.container in _TABLES:
+    if sample.container in _TABLES and len(near) == 1:
         raise near[0].lacks(sample)
+    if sample.container in _TABLES and GENERIC.roles(sample) == 2:
+        GENERIC.names(sample)  # raises
     raise refusal(sample)
 
 
@@ -192,23 +196,27 @@ class GenericReader:
     bailian = frozenset({"chat_id", "parent_chat_id", "turn", "timestamp"})
 
     def matches(self, sample: Sample) -> bool:
-        if sample.container not in _TABLES:
-            return False
-        names = set(sample.columns)
-        times = {*self.times, *self.bare_times}
-        return bool(names & times and names & set(self.prompts) and names & set(self.outputs))
+        return sample.container in _TABLES and self.roles(sample) == 3
+
+    def roles(self, sample: Sample) -> int:
+        """How many of time, prompt tokens and output tokens the columns hold."""
+        times = (*self.times, *self.bare_times)
+        return sum(not set(sample.columns).isdisjoint(names) for names in (times, self.prompts, self.outputs))
+
+    def names(self, sample: Sample) -> tuple[str, str, str]:
+        """The columns of time, prompt and output tokens.  Raises BadInput when one is missing or twice there."""
+        return (
+            self._one(sample, tuple(self.times), "") or self._one(sample, self.bare_times, "arrival_s"),
+            self._one(sample, self.prompts, "prompt_tokens"),
+            self._one(sample, self.outputs, "output_tokens"),
+        )
 
     def read(self, sample: Sample, *, time_unit: str | None, drop_bad_rows: bool) -> tuple[RequestTrace, ReadingReport]:
         if sample.container not in _TABLES:
             raise refusal(sample)
-        time = self._one(sample, tuple(self.times), "") or self._one(sample, self.bare_times, "arrival_s")
-        names = (
-            time,
-            self._one(sample, self.prompts, "prompt_tokens"),
-            self._one(sample, self.outputs, "output_tokens"),
-        )
+        names = self.names(sample)
         rows = rows_of(sample, _once(sample, *names), drop_bad_rows)
-        unit, notes = self._unit(sample, rows, time, time_unit)
+        unit, notes = self._unit(sample, rows, names[0], time_unit)
         return _assembled(self.name, names, sample, rows, unit, drop_bad_rows, notes)
 
     def _one(self, sample: Sample, choices: tuple[str, ...], default: str) -> str:
@@ -330,7 +338,7 @@ def _mark_blank_rows(rows: Rows, parsed: tuple[NDArray[np.int64], ...], faults: 
 
 
 def _check_one_clock(sample: Sample, rows: Rows, time_ns: NDArray[np.int64], valid: NDArray[np.bool_]) -> None:
-    """Refuse a file in which some times count from 1970 and others from the start of the trace."""
+    """Refuse a file in which some times count from 1970 and others from its start, or whose span is absurd."""
     epoch = time_ns >= EPOCH_FROM_NS
     first = int(np.flatnonzero(valid)[0])
     other = np.flatnonzero(valid & (epoch != epoch[first]))
@@ -338,6 +346,9 @@ def _check_one_clock(sample: Sample, rows: Rows, time_ns: NDArray[np.int64], val
         found = stamp(int(time_ns[other[0]]))
         expected = f"a time of the same clock as on {rows.where} {rows.number[first]}, {stamp(int(time_ns[first]))}"
         raise BadInput(f"{sample.path}, {rows.where} {rows.number[other[0]]}", found, expected)
+    days = (int(time_ns[valid].max()) - int(time_ns[valid].min())) / NS_PER_S / 86400
+    if days > MOST_DAYS:
+        raise BadInput(str(sample.path), f"a span of {days:.0f} days", f"at most {MOST_DAYS} (is the time unit right?)")
 
 
 def _noted(report: ReadingReport, notes: tuple[str, ...]) -> ReadingReport:
@@ -348,9 +359,9 @@ def _noted(report: ReadingReport, notes: tuple[str, ...]) -> ReadingReport:
         said.append(f"stamps lie {resolution / NS_PER_S:g} s or multiples of it apart: nothing shorter can be analysed")
     if report.backward_steps:
         most = report.largest_backward_ns / NS_PER_S
-        said.append(f"sorted: {report.backward_steps} backward steps, the largest {most:g} s")
+        said.append(f"sorted; backward steps: {report.backward_steps}, the largest {most:g} s")
     if report.failures:
-        said.append(f"{report.failures} requests failed in the source (no output tokens); they are not served")
+        said.append(f"failed in the source (no output tokens) and not served: {report.failures}")
     return ReadingReport(**{**report.__dict__, "notes": tuple(said)})
 
 

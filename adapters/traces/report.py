@@ -84,11 +84,15 @@ class ReadingReport:
     def last(self) -> str:
         return stamp(self.last_ns)
 
+    def resolves(self, bin_s: float) -> bool:
+        """Whether the stamps are fine enough for counts in bins of `bin_s` seconds to mean anything."""
+        return self.resolution_ns is not None and bin_s * NS_PER_S >= self.resolution_ns
+
     def flaw_at(self, bin_s: float) -> str | None:
         """Why counts in bins of `bin_s` seconds cannot be trusted; None when they can."""
         if self.resolution_ns is None:
             return "the resolution of the stamps is unknown"
-        if bin_s * NS_PER_S < self.resolution_ns:
+        if not self.resolves(bin_s):
             return f"below the resolution of the stamps, {self.resolution_s:g} s"
         ratio = Fraction(bin_s) * NS_PER_S / self.resolution_ns
         if ratio < 10 and ratio.denominator != 1:

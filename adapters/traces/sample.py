@@ -159,13 +159,15 @@ def refusal(sample: Sample) -> ProtocolError:
         return BadInput(f"{path}, line 1", "no whole JSON object", "one JSON object a line, with its keys")
     if sample.container == "csv":
         rows = sample.first_lines
+        if not sample.columns:
+            return BadInput(f"{path}, line 1", "no header that can be read", "the names of the columns")
         if _rate_table(rows):
             return BadInput(
                 path,
                 "a table of rates, one row per 600 s of one client",
                 "an open-loop arrival trace, one row a request",
             )
-        if rows and all(_VALUE.fullmatch(field.strip()) for field in rows[0]):
+        if rows and all(_VALUE.fullmatch(field.strip()) for field in rows[0]) and any(rows[0]):
             header = "arrival_s,prompt_tokens,output_tokens or the header of a known format"
             return BadInput(f"{path}, line 1", f"values and no header ({_shown(sample.columns)})", header)
     return BadInput(

@@ -1,0 +1,86 @@
+"""`protocol traces`: what a request trace holds, and which formats are read."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from adapters.traces.inspection import Statistic, statistics
+from adapters.traces.readers import read_trace, readers
+from adapters.traces.report import ReadingReport
+from protocol.files import canonical_json
+
+
+def register(app: typer.Typer) -> None:
+    traces = typer.Typer(no_args_is_help=True, help="Request traces: inspect a file, list the formats.")
+    traces.command()(inspect)
+    traces.command()(formats)
+    app.add_typer(traces, name="traces")
+
+
+def inspect(
+    file: Annotated[Path, typer.Argument(help="request trace")],
+    format_: Annotated[str | None, typer.Option("--format", help="format, where it cannot be detected")] = None,
+    time_unit: Annotated[str | None, typer.Option(help="unit of the times where ambiguous: s, ms, us or ns")] = None,
+    drop_bad_rows: Annotated[bool, typer.Option(help="leave unusable rows out instead of refusing the file")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """What was read, what was left out, and what the trace is like as load."""
+    with Console(stderr=True).status(f"reading {file}"):
+        trace, report = read_trace(file, format=format_, time_unit=time_unit, drop_bad_rows=drop_bad_rows)
+        found = statistics(trace, report)
+    if json_:
+        facts = {"report": report.to_dict(), "statistics": [asdict(s) for s in found], "trace_digest": trace.digest}
+        typer.echo(canonical_json(facts), nl=False)
+        return
+    console = Console(highlight=False)
+    console.print(_reading(report))
+    console.print(_figures(found))
+    for note in report.notes:
+        console.print(Text(f"note: {note}"), soft_wrap=True)
+
+
+def formats(json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
+    """Formats of request traces that can be read; further ones come by the entry point `protocol.traces`."""
+    known = readers()
+    if json_:
+        typer.echo(canonical_json({name: reader.description for name, reader in known.items()}), nl=False)
+        return
+    table = Table("format", "what it is", box=None)
+    for name, reader in known.items():
+        table.add_row(name, Text(reader.description))
+    Console(highlight=False).print(table)
+
+
+def _reading(report: ReadingReport) -> Table:
+    table = Table("reading report", "", box=None)
+    resolution = "unknown" if report.resolution_s is None else f"{report.resolution_s:g} s"
+    for name, value in (
+        ("file", report.path),
+        ("format, time unit", f"{report.format}, {report.time_unit}"),
+        ("rows read", f"{report.rows_read} = {report.rows_kept} kept + {sum(report.dropped.values())} dropped"),
+        *((f"  dropped: {reason}", str(count)) for reason, count in sorted(report.dropped.items())),
+        ("first, last", f"{report.first}, {report.last}"),
+        ("span", f"{report.span_s:.6f} s"),
+        ("resolution of the stamps", resolution),
+        ("ties", str(report.ties)),
+        ("backward steps", str(report.backward_steps)),
+        ("failed in the source", str(report.failures)),
+    ):
+        table.add_row(Text(name), Text(value))
+    return table
+
+
+def _figures(found: list[Statistic]) -> Table:
+    table = Table("as load", "", "", box=None)
+    for s in found:
+        number = "-" if s.value is None else f"{s.value:.0f}" if s.value == round(s.value) else f"{s.value:.4g}"
+        value = number if s.value is None else f"{number} {s.unit}".strip()
+        table.add_row(s.name, value, Text(s.flaw or "", style="yellow"))
+    return table
