@@ -108,7 +108,7 @@ def interval_number(limits: Any) -> str:
     """An interval of values whose scale is not known beforehand."""
     if not isinstance(limits, Sequence) or isinstance(limits, str) or len(limits) != 2:
         return UNKNOWN
-    return f"[{number(limits[0])}, {number(limits[1])}]"
+    return f"[{number(limits[0], 3)}, {number(limits[1], 3)}]"
 
 
 def rank(place: Any, of: Any) -> str:
@@ -125,9 +125,9 @@ def plain(value: Any) -> str:
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{clean(str(k))}: {plain(v)}" for k, v in sorted(value.items())) or UNKNOWN
+        return "; ".join(f"{clean(str(k))}: {plain(v)}" for k, v in sorted(value.items())) or UNKNOWN
     if isinstance(value, Sequence):
-        return " ".join(plain(v) for v in value) or UNKNOWN
+        return ", ".join(plain(v) for v in value) or UNKNOWN
     return clean(json.dumps(value, default=str))
 
 

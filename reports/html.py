@@ -80,9 +80,9 @@ def environment() -> Environment:
     return env
 
 
-def _stylesheet(env_name: str = "report.css") -> Markup:
-    """A stylesheet of this package, which is not user input."""
-    return Markup((Path(__file__).parent / "templates" / env_name).read_text("utf-8"))
+def _stylesheet() -> Markup:
+    """The stylesheet of this package, which is not user input."""
+    return Markup((Path(__file__).parent / "templates" / "report.css").read_text("utf-8"))
 
 
 def _arms(evidence: Sequence[SeedEvidence]) -> list[dict[str, Any]]:

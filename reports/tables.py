@@ -32,12 +32,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """`name` is the file stem."""
+    """`name` is the file stem; a `long` one may run over pages in LaTeX."""
 
     name: str
     caption: str
     columns: Sequence[Column]
     rows: Sequence[Row]
+    long: bool = True
 
 
 def write_tables(certificate: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -79,6 +80,7 @@ def claims_table(certificate: Mapping[str, Any]) -> Table:
             _column("Detectable", "mde_pp", fmt.pp),
         ),
         [{**claim, **(claim["envelope"] or {})} for claim in certificate["claims"]],
+        long=False,
     )
 
 
@@ -160,12 +162,15 @@ def _column(heading: str, key: str, show: Callable[[Any], str], name: str | None
 
 
 def to_latex(table: Table) -> str:
-    """A longtable with booktabs rules, so that it may run over pages."""
+    """Booktabs rules around a tabular, to be put into a float, or a longtable of its own."""
     align = "".join(c.align if c.width_cm is None else rf"p{{{c.width_cm:g}cm}}" for c in table.columns)
     head = " & ".join(fmt.latex(c.heading) for c in table.columns) + r" \\"
     body = [" & ".join(fmt.latex(c.show(row)) for c in table.columns) + r" \\" for row in table.rows]
+    if not table.long:
+        rules = [r"% needs \usepackage{booktabs}", rf"\begin{{tabular}}{{{align}}}", rf"\toprule {head} \midrule"]
+        return "\n".join([*rules, *body, r"\bottomrule", r"\end{tabular}"]) + "\n"
     lines = [
-        r"% needs \usepackage{booktabs,longtable}",
+        r"% needs \usepackage{booktabs,longtable}; column widths settle in the second run of LaTeX",
         rf"\begin{{longtable}}{{{align}}}",
         rf"\caption{{{fmt.latex(table.caption)}}}\\",
         rf"\toprule {head} \midrule \endfirsthead",

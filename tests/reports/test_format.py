@@ -53,7 +53,7 @@ def test_unknown_is_a_dash_never_zero(show, value) -> None:
 
 
 def test_plain_values() -> None:
-    assert fmt.plain({"b": [1, 2], "a": None, "c": True}) == "a: –, b: 1 2, c: yes"
+    assert fmt.plain({"b": [1, 2], "a": None, "c": True}) == "a: –; b: 1, 2; c: yes"
     assert fmt.plain([]) == "–" and fmt.plain("x\ny") == "x y"
 
 
