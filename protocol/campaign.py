@@ -278,8 +278,10 @@ def _probes(plan: Plan, setting: Setting, seed: int, workload: Workload, policy:
         return tuple(found)
     for number in range(plan.probes):
         rng = seeds.generator(plan.root_seed, "probe", setting.name, seed, number)
-        first = setting.corridor.gap_min * setting.corridor.grid_ns
-        at_ns = int(rng.integers(first, setting.corridor.horizon_ns, endpoint=True))
+        # The world changes right after a decision: that one and all before it must stay, and a look ahead, however
+        # short, reaches the change.
+        asked = policy.decided_ns if len(policy.decided_ns) else np.array([setting.corridor.horizon_ns])
+        at_ns = int(rng.choice(asked)) + 1
         altered = workload.spliced(setting.worlds.other(seed, number), at_ns)
         other = place(plan, setting, seed, altered, load(plan, setting, seed, altered), until_ns=at_ns)
         found.append(Probe("causality", at_ns, _decided_otherwise(policy, other, at_ns)))

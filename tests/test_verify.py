@@ -111,8 +111,9 @@ def edit_json(path: Path, data: st.DataObject) -> str:
             holder.append(copy.deepcopy(holder[-1]) if holder else 0)
     else:
         text = path.read_text()
-        changed = data.draw(st.sampled_from([text + "\n", text + " ", text.replace("\n", "\r\n"), text.strip(),
-                                             json.dumps(value), "\ufeff" + text, text.replace('": ', '":  ', 1)]))  # fmt: skip
+        layouts = [text + "\n", text + " ", text.replace("\n", "\r\n"), text.strip(), json.dumps(value)]
+        layouts += ["\ufeff" + text, text.replace('": ', '":  ', 1)]
+        changed = data.draw(st.sampled_from(layouts))
         path.write_bytes(changed.encode())
         return f"{path.name}: layout"
     path.write_text(json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False) + "\n")

@@ -1,0 +1,334 @@
+"""G0: every check passing, failing and undecidable, with its reason; and cheats through the real campaign."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from strategies import (
+    CORRIDOR,
+    MS,
+    SLOS,
+    FunctionSource,
+    PlanSource,
+    S,
+    ToyLoaded,
+    ToyWorlds,
+    changed,
+    coin,
+    plan_of,
+    quiet,
+    ran,
+    setting,
+)
+
+from protocol import campaign
+from protocol.corridor import Corridor
+from protocol.evidence import NO_SYNC, POLICY, UNIFORM, Placements, Probe, SeedEvidence
+from protocol.gates.integrity import integrity_gate
+from protocol.gates.result import Check, GateResult, worst
+from protocol.measurements import FAILED, REFUSED, Measurements
+from protocol.schedule import Schedule
+from protocol.scheduler import Observation
+from protocol.trace import RequestTrace
+
+
+def judged(found: list[SeedEvidence], planner: bool = False, corridor: Corridor = CORRIDOR) -> dict[str, Check]:
+    return {check.name: check for check in integrity_gate(found, corridor, planner).checks}
+
+
+def others_pass(checks: dict[str, Check], *names: str) -> bool:
+    return all(c.status == "passed" for name, c in checks.items() if name not in names)
+
+
+def with_one(position: int, **changes: object) -> list[SeedEvidence]:
+    found = list(ran())
+    found[position] = changed(found[position], **changes)
+    return found
+
+
+def cut(p: Placements, row: int, gaps: list[int]) -> Placements:
+    """The same placements with one row's gaps replaced."""
+    rows = [r.tolist() for r in p.rows()]
+    rows[row] = gaps
+    return Placements(np.array([len(r) for r in rows]), np.array(sum(rows, []), np.int32), p.violations)
+
+
+def test_a_clean_run_passes_every_check() -> None:
+    gate = integrity_gate(ran(), CORRIDOR, planner=False)
+    assert gate.status == "passed" and gate.reason == "every check passed"
+    names = ["corridor", "budget", "causality", "determinism", "completeness", "distinct seeds"]
+    assert [c.name for c in gate.checks] == names
+    checks = judged(list(ran()))
+    merges = [len(e.placed[POLICY].gaps) for e in ran()]
+    assert checks["budget"].details == {"realised": merges, "busy_s": 2.0 * sum(merges)}
+    assert checks["corridor"].details["merges"] == sum(merges)
+    assert checks["completeness"].n == 2 * sum(e.n_requests for e in ran())
+
+
+def test_status_is_the_worst_and_nothing_is_undecidable() -> None:
+    assert worst([]) == "undecidable" and worst(["passed"]) == "passed"
+    assert worst(["passed", "undecidable"]) == "undecidable"
+    assert worst(["undecidable", "failed", "passed"]) == "failed"
+    gate = GateResult("G", "t", (Check("a", "undecidable", "few"), Check("b", "failed", "bad")))
+    assert (gate.status, gate.reason) == ("failed", "bad")
+    assert integrity_gate([], CORRIDOR, False).status == "undecidable"
+
+
+# Corridor --------------------------------------------------------------------------------------------------------
+
+
+def test_a_recorded_corridor_violation_fails() -> None:
+    checks = judged(with_one(3, corridor_violation="merge 2 starts 4 inner steps after the end of merge 1"))
+    assert checks["corridor"].status == "failed"
+    assert checks["corridor"].reason == "seed 3: merge 2 starts 4 inner steps after the end of merge 1"
+
+
+@pytest.mark.parametrize("gaps", [[1] * 10, [11] * 5, [2, 2], [], [10] * 30, [-2, 30], [0]])
+def test_stored_placements_outside_the_corridor_fail(gaps: list[int]) -> None:
+    e = ran()[2]
+    checks = judged(with_one(2, placed={**e.placed, POLICY: cut(e.placed[POLICY], 0, gaps)}))
+    assert checks["corridor"].status == "failed" and checks["corridor"].reason.startswith("seed 2: ")
+
+
+# Budget ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_draw_with_another_budget_fails() -> None:
+    e = ran()[1]
+    draws = e.placed[UNIFORM]
+    fewer = draws.rows()[4].tolist()[:-1]
+    checks = judged(with_one(1, placed={**e.placed, UNIFORM: cut(draws, 4, fewer)}))
+    budget = len(e.placed[POLICY].gaps)
+    assert checks["budget"].status == "failed" and others_pass(checks, "budget")
+    assert checks["budget"].reason == (
+        f"seed 1, draw 4: {budget - 1} merges inside the horizon, the policy made {budget}"
+    )
+
+
+def test_a_merge_past_the_horizon_is_not_realised() -> None:
+    e = ran()[1]
+    gaps = e.placed[UNIFORM].rows()[0].tolist()
+    gaps[-1] += 400
+    checks = judged(with_one(1, placed={**e.placed, UNIFORM: cut(e.placed[UNIFORM], 0, gaps)}))
+    assert checks["budget"].status == "failed" and "draw 0" in checks["budget"].reason
+
+
+def test_no_draws_fail_and_no_merge_is_undecidable() -> None:
+    e = ran()[0]
+    without = {arm: p for arm, p in e.placed.items() if arm != UNIFORM}
+    nothing = Placements.of(np.zeros((0, 3), np.int64), np.zeros((0, 1), np.int64))
+    for placed in (without, {**e.placed, UNIFORM: nothing}):
+        checks = judged(with_one(0, placed=placed))
+        assert (checks["budget"].status, checks["budget"].reason) == ("failed", "seed 0: no matched draws")
+    short = replace(CORRIDOR, horizon_ns=5 * S)
+    idle = changed(e, placed={**e.placed, POLICY: cut(e.placed[POLICY], 0, [])})
+    checks = judged([idle], corridor=short)
+    assert checks["corridor"].status == "passed" and checks["budget"].status == "undecidable"
+    assert "no merge was made" in checks["budget"].reason
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_the_policy_has_exactly_one_schedule(rows: int) -> None:
+    e = ran()[0]
+    gaps = np.tile(e.placed[POLICY].gaps, (rows, 1)).astype(np.int64)
+    several = Placements.of(gaps.reshape(rows, -1) if rows else np.zeros((0, 3), np.int64), np.zeros((rows, 1)))
+    for placed in ({**e.placed, POLICY: several}, {a: p for a, p in e.placed.items() if a != POLICY}):
+        gate = integrity_gate(with_one(0, placed=placed), CORRIDOR, False)
+        assert gate.status == "failed" and "not exactly one schedule" in gate.reason
+
+
+# Causality and determinism ---------------------------------------------------------------------------------------
+
+
+def probes(causal: str | None = None, repeat: str | None = None) -> tuple[Probe, ...]:
+    return Probe("determinism", None, repeat), Probe("causality", 30 * S + 500 * MS, causal)
+
+
+def test_a_changed_future_that_changes_the_past_fails() -> None:
+    checks = judged(with_one(5, probes=probes(causal="decision 3 differs at 12.000 s")))
+    assert checks["causality"].status == "failed" and others_pass(checks, "causality")
+    assert checks["causality"].reason == (
+        "seed 5: with only the future after 30.5 s altered, decision 3 differs at 12.000 s"
+    )
+
+
+def test_every_seed_needs_an_altered_future_and_a_second_run() -> None:
+    one, other = probes()
+    checks = judged(with_one(5, probes=(one,)))
+    assert checks["causality"].status == "undecidable" and others_pass(checks, "causality")
+    assert checks["causality"].reason == "seed 5: no altered future was tried"
+    # Another seed's spare probe does not stand in for it.
+    found = with_one(5, probes=(other,))
+    found[6] = changed(found[6], probes=(one, one, other))
+    checks = judged(found)
+    assert checks["determinism"].status == "undecidable" and others_pass(checks, "determinism")
+    assert checks["determinism"].reason == "seed 5: not run twice"
+    assert judged([changed(e, probes=()) for e in ran()])["causality"].status == "undecidable"
+
+
+def test_a_planner_is_not_asked_for_causality() -> None:
+    found = [changed(e, probes=(probes()[0],)) for e in ran()]
+    checks = judged(found, planner=True)
+    assert checks["causality"].status == "passed" and "upper bound" in checks["causality"].reason
+
+
+def test_a_second_run_or_a_replay_that_differs_fails() -> None:
+    checks = judged(with_one(4, probes=probes(repeat="merge start 1 differs at 9.000 s")))
+    assert checks["determinism"].status == "failed" and others_pass(checks, "determinism")
+    assert checks["determinism"].reason.startswith("seed 4: a second run differs (merge start 1 differs at 9.000 s)")
+    checks = judged(with_one(4, replay_difference="request 7: e2e_ns differs between the run and its replay"))
+    assert checks["determinism"].status == "failed" and others_pass(checks, "determinism")
+    assert "seed 4: request 7" in checks["determinism"].reason
+
+
+# Completeness and distinct seeds ---------------------------------------------------------------------------------
+
+
+def rows_of(m: Measurements, keep: slice) -> Measurements:
+    return Measurements(**{name: getattr(m, name)[keep] for name in m.__dataclass_fields__})
+
+
+@pytest.mark.parametrize("arm", [POLICY, NO_SYNC])
+def test_dropped_requests_fail(arm: str) -> None:
+    e = ran()[8]
+    fewer = rows_of(e.requests[arm], slice(0, -1))
+    checks = judged(with_one(8, requests={**e.requests, arm: fewer}))
+    assert checks["completeness"].status == "failed" and others_pass(checks, "completeness")
+    expected = f"seed 8, arm {arm}: {e.n_requests - 1} rows for {e.n_requests} scheduled requests"
+    assert checks["completeness"].reason == expected
+    checks = judged(with_one(8, requests={a: m for a, m in e.requests.items() if a != arm}))
+    assert checks["completeness"].status == "failed" and f"arm {arm}: 0 rows" in checks["completeness"].reason
+
+
+def test_retried_requests_fail() -> None:
+    e = ran()[8]
+    m = e.requests[POLICY]
+    twice = Measurements(**{n: np.append(getattr(m, n), getattr(m, n)[-1:]) for n in m.__dataclass_fields__})
+    assert judged(with_one(8, requests={**e.requests, POLICY: twice}))["completeness"].status == "failed"
+
+
+def test_failed_and_refused_requests_are_counted() -> None:
+    e = ran()[0]
+    m = e.requests[POLICY]
+    outcome, e2e = m.outcome.copy(), m.e2e_ns.copy()
+    outcome[:2], outcome[2], e2e[:3] = FAILED, REFUSED, -1
+    broken = replace(m, outcome=outcome, e2e_ns=e2e)
+    checks = judged(with_one(0, requests={**e.requests, POLICY: broken}))
+    assert checks["completeness"].status == "passed" and checks["completeness"].details == {"not_served": 3}
+    outcome[5] = 7
+    checks = judged(with_one(0, requests={**e.requests, POLICY: replace(broken, outcome=outcome)}))
+    assert checks["completeness"].status == "failed" and "without an outcome" in checks["completeness"].reason
+
+
+def test_equal_traces_under_different_seeds_fail() -> None:
+    checks = judged(with_one(7, trace_digest=ran()[2].trace_digest))
+    assert checks["distinct seeds"].status == "failed" and others_pass(checks, "distinct seeds")
+    assert checks["distinct seeds"].reason == "seeds 2 and 7 have identical load: not independent replicates"
+
+
+# Through the real campaign ---------------------------------------------------------------------------------------
+
+
+def campaigned(source: object, **changes: object) -> dict[str, Check]:
+    found = campaign.run(plan_of(source, draws=5), [setting(**{"n_seeds": 3, **changes})], jobs=1)  # type: ignore[arg-type]
+    return judged(found, planner=source.kind == "planner")  # type: ignore[attr-defined]
+
+
+def test_honest_schedulers_pass() -> None:
+    for function in (quiet, coin):
+        assert all(c.status == "passed" for c in campaigned(FunctionSource(function)).values())
+
+
+@pytest.mark.parametrize("ahead_s", [0.25, 1, 3, 30])
+def test_looking_into_the_future_is_caught(ahead_s: float) -> None:
+    """The loader lets its scheduler see the whole trace, however little of it beyond now."""
+    source = FunctionSource(quiet)
+
+    class Peeking(ToyLoaded):
+        def __init__(self, trace: RequestTrace) -> None:
+            super().__init__(trace)
+
+            def few_to_come(obs: Observation, rng: np.random.Generator) -> bool:
+                now = obs.time_s * S
+                soon = np.searchsorted(trace.arrival_ns, [now, now + ahead_s * S])
+                return bool(soon[1] - soon[0] <= 5 * ahead_s)
+
+            source.function = few_to_come
+
+    class PeekingSidecar:
+        name, calibrated = "peek", False
+
+        def load(self, trace: RequestTrace, rng: object) -> Peeking:
+            return Peeking(trace)
+
+    checks = campaigned(source, sidecar=PeekingSidecar(), n_seeds=10)
+    assert checks["causality"].status == "failed" and "altered" in checks["causality"].reason
+    assert checks["determinism"].status == "passed"
+
+
+def test_unseeded_entropy_is_caught() -> None:
+    entropy = np.random.default_rng()
+    checks = campaigned(FunctionSource(lambda obs, rng: bool(entropy.random() < 0.5)))
+    assert checks["determinism"].status == "failed" and "unseeded entropy" in checks["determinism"].reason
+
+
+def test_one_load_for_all_seeds_is_caught() -> None:
+    checks = campaigned(FunctionSource(quiet), worlds=ToyWorlds(same=True))
+    assert checks["distinct seeds"].status == "failed"
+
+
+def test_a_replay_that_differs_from_the_run_is_caught() -> None:
+    class Moody(ToyLoaded):
+        def replay(self, schedule: Schedule) -> Measurements:
+            m = super().replay(schedule)
+            self.calls = getattr(self, "calls", 0) + 1
+            return replace(m, e2e_ns=m.e2e_ns + self.calls)
+
+    class MoodySidecar:
+        name, calibrated = "moody", False
+
+        def load(self, trace: RequestTrace, rng: object) -> Moody:
+            return Moody(trace)
+
+    checks = campaigned(FunctionSource(coin), sidecar=MoodySidecar())
+    assert checks["determinism"].status == "failed" and "e2e_ns differs" in checks["determinism"].reason
+
+
+def planned(trace: RequestTrace, corridor: Corridor, budget: int) -> Schedule:
+    gaps = corridor.sample(budget, 1, np.random.default_rng(len(trace)))[0]
+    return Schedule.all_islands(corridor.start_ns(gaps), corridor.merge_ns)
+
+
+def test_a_planner_inside_the_corridor_passes() -> None:
+    assert all(c.status == "passed" for c in campaigned(PlanSource(planned)).values())
+
+
+def test_planners_that_bend_the_rules_fail() -> None:
+    def shorter(trace: RequestTrace, corridor: Corridor, budget: int) -> Schedule:
+        return Schedule.all_islands(planned(trace, corridor, budget).start_ns, corridor.merge_ns // 2)
+
+    def too_close(trace: RequestTrace, corridor: Corridor, budget: int) -> Schedule:
+        return Schedule.all_islands(np.arange(1, 5) * 3 * S, corridor.merge_ns)
+
+    def too_few(trace: RequestTrace, corridor: Corridor, budget: int) -> Schedule:
+        return Schedule.all_islands(np.array([8 * S]), corridor.merge_ns)
+
+    def off_grid(trace: RequestTrace, corridor: Corridor, budget: int) -> Schedule:
+        return Schedule.all_islands(planned(trace, corridor, budget).start_ns + 1, corridor.merge_ns)
+
+    says = {
+        shorter: "occupies island 0 for 1 s; a merge takes 2 s",
+        too_close: "H_min is 8",
+        too_few: "H_max forces a merge",
+        off_grid: "expected a multiple of 4 steps",
+    }
+    for plan, words in says.items():
+        checks = campaigned(PlanSource(plan))
+        assert checks["corridor"].status == "failed" and words in checks["corridor"].reason, plan.__name__
+
+
+def test_the_slo_of_these_tests_is_what_the_toy_sidecar_misses() -> None:
+    assert SLOS == ("e2e<=1000ms",)
+    assert all(0 < e.placed[NO_SYNC].violations[0, 0] < e.placed[POLICY].violations[0, 0] for e in ran())
