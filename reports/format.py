@@ -117,11 +117,13 @@ def rank(place: Any, of: Any) -> str:
 
 
 def plain(value: Any) -> str:
-    """Any plain value of a certificate on one line."""
+    """Any plain value of a certificate on one line, its numbers in full: settings must be repeatable from it."""
     if value is None:
         return UNKNOWN
-    if isinstance(value, bool | int | float):
-        return number(value, 6)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return repr(value).removesuffix(".0") if known(value) else UNKNOWN
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, Mapping):

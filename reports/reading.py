@@ -35,12 +35,13 @@ RECOMPUTE = (
      "1 + number of draws that are at most the scheduler's value"),
     ("p, stratified; interval; lower bound", "placements.parquet: arms policy, uniform",
      "sum over seeds of the scheduler's sync-excess, compared with the sum when each seed's scheduler is one of its "
-     "m + 1 values taken at random; (b + 1) / (B + 1), B = 9999; the limits invert this test"),
+     "m + 1 values taken at random: enumerated up to 100,000 choices, else (b + 1) / (B + 1) with B = 9999; the "
+     "limits invert this test"),
     ("p, sign flip", "placements.parquet: arms policy, uniform",
      "the seed gains with their signs flipped at random: all flips up to 20 seeds, sampled above"),
     ("p, crossed", "placements.parquet: arm crossed",
      "row t of a seed is the schedule made on trace t, replayed on the seed's own trace; sync-excess per merge of the "
-     "own schedules against that of permuted assignments of schedules to traces"),
+     "own schedules against that of permuted assignments of schedules to traces: enumerated up to 8 seeds, else 9999"),
     ("p, Holm", "the p of every claim of this certificate",
      "p is the largest of the three; Holm's step-down over all claims"),
     ("Gain captured", "placements.parquet: arm optimum; row k for SLO k",
