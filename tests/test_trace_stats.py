@@ -33,7 +33,8 @@ def test_dispersion_of_poisson_and_of_batches():
     rng = np.random.default_rng(1)
     times = np.cumsum(rng.exponential(0.05, 40_000))
     assert dispersion(counts(trace_at(times), 1.0)) == pytest.approx(1.0, abs=0.1)
-    batches = np.repeat(times[::5], 5)  # batches of 5: variance 25, mean 5 a batch
+    # Poisson batches of 5: a batch adds 5 to the mean and 25 to the variance.
+    batches = np.repeat(np.cumsum(rng.exponential(0.25, 10_000)), 5)
     assert dispersion(counts(trace_at(batches), 1.0)) == pytest.approx(5.0, abs=0.5)
 
 

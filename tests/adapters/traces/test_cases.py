@@ -92,7 +92,7 @@ def test_real_traces(shared_data, name, kept, resolution, failures):
         ("weka_claudecode_trace_0507.json", "closed-loop"),
         ("servegen_language_m-large_chunk-0-trace.csv", "table of rates"),
         ("result_llmservingsim_vllm_rtx4090_llama31-8b.jsonl", "columns"),
-        ("result_inferenceperf_stage0_eagle.json", "JSON"),
+        ("result_inferenceperf_stage0_eagle.json", "columns"),
     ],
 )
 def test_files_that_are_no_traces(shared_data, name, said):
