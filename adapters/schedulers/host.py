@@ -147,7 +147,6 @@ def _forget_shadowed(folder: str) -> None:
 
 def _load(target: dict[str, Any], folder: str) -> ModuleType:
     _forget_shadowed(folder)
-    importlib.invalidate_caches()
     if target["module"]:
         return importlib.import_module(target["module"])
     path = target["file"]
@@ -324,7 +323,6 @@ def _serve(request: dict[str, Any], pipe: Pipe) -> None:
     ready = {"type": "ready", "version": wire.VERSION, "kind": kind, "name": name, "file": file, "line": line}
     pipe.send(wire.dumps({**ready, "sources": _own_files(folder, before)}))
     answer, send = wire.answer, pipe.send
-    gc.freeze()
     for this, seen in wire.Frames(pipe.incoming):
         number[0] = this
         setitimer(real, limit_s)
@@ -379,6 +377,8 @@ def main() -> None:
     os.dup2(2, 1)
     os.close(null)
     host = os.getpid()
+    inspect.signature(Refused)  # compiles what it needs once, not once a run
+    inspect.signature(object)
     for text in pipe.lines():
         request = json.loads(text)
         if request["type"] == "preload":
@@ -389,6 +389,7 @@ def main() -> None:
                 except Exception:  # noqa: S112  # the run itself will say why it cannot be imported
                     continue
             gc.collect()
+            gc.freeze()
             continue
         pid = os.fork()
         if pid == 0:
