@@ -6,6 +6,7 @@ number of workers, and a seed that is already on disk need not be run again.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,6 +31,7 @@ from protocol.evidence import (
     Probe,
     SeedEvidence,
 )
+from protocol.gates.envelope import sequential_test
 from protocol.learner import Learner
 from protocol.measurements import Measurements
 from protocol.planning import optimum
@@ -95,7 +97,9 @@ class Plan:
     """What a campaign was asked to do.
 
     open_contender : called once a process; gives the scheduler or planner to be judged.
-    draws : matched uniform placements a seed.  control_draws : own-gaps and shifted placements a seed.
+    draws : matched uniform placements a seed, at most when `sequential`.  sequential : stop a regime's draws once
+        its claims are lost (Besag and Clifford 1991); what is certified is certified on all draws.
+    control_draws : own-gaps and shifted placements a seed.
     probes : altered futures a seed.
     """
 
@@ -105,6 +109,15 @@ class Plan:
     draws: int
     control_draws: int = 99
     probes: int = 1
+    sequential: bool = False
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Draws a seed in each round: one round, or doubling ones up to `draws`."""
+        if not self.sequential:
+            return (self.draws,)
+        ends = [*itertools.takewhile(lambda n: n < self.draws, (50 * 2**i - 1 for i in itertools.count())), self.draws]
+        return tuple(b - a for a, b in itertools.pairwise([0, *ends]))
 
 
 def run(
@@ -130,12 +143,41 @@ def run(
             done[evidence.regime, evidence.seed] = evidence
             keep(evidence)
             progress(len(done), 2 * len(wanted))
+        for number in range(1, len(plan.batches)):
+            still = [s for s in settings if not _lost([done[s.name, seed] for seed in range(s.n_seeds)], plan)]
+            more = [(s, seed, done[s.name, seed].placed.get(POLICY)) for s in still for seed in range(s.n_seeds)]
+            drawn = parallel(joblib.delayed(draw_more)(plan, s, seed, p, number) for s, seed, p in more)
+            for (setting, seed, _), extra in zip(more, drawn, strict=True):
+                placed = done[setting.name, seed].placed
+                if extra is not None:
+                    placed[UNIFORM] = placed[UNIFORM].joined(extra)
         tasks = list(_crossings(settings, done))
         crossed = parallel(joblib.delayed(cross)(plan, setting, seed, gaps) for setting, seed, gaps in tasks)
         for count, ((setting, seed, _), placements) in enumerate(zip(tasks, crossed, strict=True), start=1):
             done[setting.name, seed].placed[CROSSED] = placements
             progress(len(done) + count, 2 * len(wanted))
     return [done[setting.name, seed] for setting, seed in wanted]
+
+
+def _lost(evidence: list[SeedEvidence], plan: Plan) -> bool:
+    """Whether every SLO of a regime is past certifying, by the rule that was fixed before the first draw."""
+    if any(UNIFORM not in e.placed for e in evidence):
+        return True
+    return all(sequential_test(evidence, slo, plan.draws).stopped_early for slo in range(_slos(evidence)))
+
+
+def _slos(evidence: list[SeedEvidence]) -> int:
+    return evidence[0].placed[UNIFORM].violations.shape[1]
+
+
+def draw_more(plan: Plan, setting: Setting, seed: int, policy: Placements | None, batch: int) -> Placements | None:
+    """One more round of matched draws of a seed; None for a schedule outside the corridor."""
+    if policy is None or not len(policy.gaps):
+        return None
+    sidecar = load(plan, setting, seed, setting.worlds.workload(seed))
+    rng = seeds.generator(plan.root_seed, UNIFORM, setting.name, seed, batch)
+    gaps = setting.corridor.sample(len(policy.gaps), plan.batches[batch], rng)
+    return Placements.of(gaps, costs(sidecar, gaps, setting.corridor, setting.slos))
 
 
 def _crossings(
@@ -243,7 +285,7 @@ def _controls(
     def stream(control: str) -> np.random.Generator:
         return seeds.generator(plan.root_seed, control, setting.name, seed)
 
-    yield UNIFORM, corridor.sample(budget, plan.draws, stream(UNIFORM))
+    yield UNIFORM, corridor.sample(budget, plan.batches[0], stream(UNIFORM))
     yield PERMUTED, corridor.permuted(gaps, plan.control_draws, stream(PERMUTED))
     shifts = corridor.shifts(gaps)
     if len(shifts) > plan.control_draws:

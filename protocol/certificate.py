@@ -46,6 +46,7 @@ def assess(head: Mapping[str, Any], evidence: Sequence[SeedEvidence]) -> Json:
     Raises BadInput when a seed that the head names has no evidence.
     """
     settings = head["settings"]
+    most = settings["draws"] if settings.get("sequential") else None
     claims: list[tuple[str, str, list[GateResult], Measured]] = []
     regimes = []
     for regime in head["regimes"]:
@@ -58,7 +59,7 @@ def assess(head: Mapping[str, Any], evidence: Sequence[SeedEvidence]) -> Json:
         regimes.append({**regime, "seeds": [_seed_summary(e, corridor) for e in mine]})
         for index, text in enumerate(regime["slos"]):
             slo = Slo.parse(text)
-            measured = measure(mine, index, corridor, regime["islands"], settings["root_seed"], settings["alpha"])
+            measured = measure(mine, index, corridor, regime["islands"], settings["root_seed"], settings["alpha"], most)
             gates = [
                 integrity_gate(mine, corridor, planner=head["contender"]["kind"] == "planner"),
                 transfer_gate(regime["sidecar"].get("calibration"), settings["alpha"]),

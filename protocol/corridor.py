@@ -378,9 +378,7 @@ def _draw_gap(
 
 
 @numba.njit(cache=True, nogil=True)
-def _optimum(
-    cost: NDArray[np.float64], bounds: NDArray[np.int64], gap_min: int, gap_max: int
-) -> NDArray[np.int64]:
+def _optimum(cost: NDArray[np.float64], bounds: NDArray[np.int64], gap_min: int, gap_max: int) -> NDArray[np.int64]:
     k, size = cost.shape
     best = np.full(size, np.inf)
     best[0] = 0.0

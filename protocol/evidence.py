@@ -66,6 +66,11 @@ class Placements:
         """From schedules of equal length: gaps of shape (n, K), violations of shape (n, n_slos)."""
         return cls(np.full(len(gaps), gaps.shape[1], np.int32), gaps.ravel().astype(np.int32), violations)
 
+    def joined(self, more: Placements) -> Placements:
+        """These schedules, then those."""
+        parts = ("lengths", "gaps", "violations")
+        return Placements(*(np.concatenate([getattr(self, p), getattr(more, p)]) for p in parts))
+
     def rows(self) -> list[NDArray[np.int32]]:
         return np.split(self.gaps, np.cumsum(self.lengths)[:-1]) if len(self) else []
 

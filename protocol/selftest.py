@@ -214,8 +214,14 @@ def _thinned(workload: Workload, rng: np.random.Generator) -> RequestTrace:
     trace = workload.trace
     kept = rng.random(len(trace)) < max(0.05, 1.0 / (1.0 + rng.pareto(1.5)))
     kept[0] = True
-    columns = (trace.arrival_ns, trace.prompt_tokens, trace.output_tokens, trace.island)
-    return RequestTrace(*(c[kept] for c in columns), trace.n_islands, trace.name)
+    return RequestTrace(
+        trace.arrival_ns[kept],
+        trace.prompt_tokens[kept],
+        trace.output_tokens[kept],
+        trace.island[kept],
+        trace.n_islands,
+        trace.name,
+    )
 
 
 def simulated_good(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,12 +11,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from protocol import campaign, evidence, files
-from protocol.certificate import assess, versions
-from protocol.cli.settings import contender_opener, describe_contender, settings_for
+from protocol.certificate import assess
+from protocol.cli.settings import Asked, asked, settings_for
+from protocol.errors import BadInput
 from protocol.verify import CERTIFICATE, RAW
 from protocol.workplace import Partial, locked
 from reports import figures, html, tables, terminal
 
+#: Default draws a seed, and the most that `--draws auto` makes.
+DRAWS = 999
 EXIT = {"PASS": 0, "FAIL": 1, "INCONCLUSIVE": 3}
 
 
@@ -36,7 +38,10 @@ def certify(
     trace_format: Annotated[str | None, typer.Option(help="format of --trace where it cannot be detected")] = None,
     time_unit: Annotated[str | None, typer.Option(help="unit of the times in --trace where it is ambiguous")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="seeds a regime (default: the regime's, 20)")] = None,
-    draws: Annotated[int, typer.Option(min=1, help="matched random draws a seed, each a full simulation")] = 999,
+    draws: Annotated[
+        str,
+        typer.Option(help="matched random draws a seed, each a full simulation; auto: fewer where the claim is lost"),
+    ] = str(DRAWS),
     slo: Annotated[list[str] | None, typer.Option(help="e.g. e2e<=1s or ttft<=200ms,itl<=50ms; repeatable")] = None,
     alpha: Annotated[float, typer.Option(min=0.0001, max=0.5, help="level of the certificate")] = 0.05,
     min_effect: Annotated[float, typer.Option(min=0.0, help="gain in pp that must be exceeded")] = 0.0,
@@ -53,23 +58,22 @@ def certify(
     Exit code 0 passed, 1 failed, 3 undecidable, 2 bad input or crash.
     """
     notes = Console(stderr=True, highlight=False)
-    settings, described = settings_for(regime or [], trace or [], trace_format, time_unit, seed, {
+    chosen = settings_for(regime or [], trace or [], trace_format, time_unit, seed, {
         "seeds": seeds, "slos": tuple(slo) if slo else None, "decision_steps": decision_steps,
     })  # fmt: skip
     folder = out or Path("runs") / _name(scheduler)
     with locked(folder):
-        opener = partial(contender_opener, scheduler, str(folder.resolve() / "scheduler.log"))
-        plan = campaign.Plan(opener, scheduler, seed, draws)
-        head: dict[str, Any] = {
-            "contender": describe_contender(opener()),
-            "settings": {
-                "alpha": alpha, "control_draws": plan.control_draws, "draws": draws, "min_effect_pp": min_effect,
-                "probes": plan.probes, "root_seed": seed,
-            },
-            "versions": versions(),
-            "regimes": described,
-        }  # fmt: skip
-        certificate = _run(plan, settings, head, folder, jobs, notes)
+        request = asked(
+            scheduler,
+            folder / "scheduler.log",
+            chosen,
+            root_seed=seed,
+            draws=DRAWS if draws == "auto" else _count(draws),
+            sequential=draws == "auto",
+            alpha=alpha,
+            min_effect_pp=min_effect,
+        )
+        certificate = _run(request, folder, jobs, notes)
     if json_:
         typer.echo(files.canonical_json(certificate), nl=False)
     else:
@@ -82,10 +86,15 @@ def _name(scheduler: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(scheduler).name) or "scheduler"
 
 
-def _run(
-    plan: campaign.Plan, settings: list[campaign.Setting], head: dict[str, Any], folder: Path, jobs: int, notes: Console
-) -> dict[str, Any]:
+def _count(draws: str) -> int:
+    if not draws.isdigit() or int(draws) < 1:
+        raise BadInput("--draws", repr(draws), "a whole number from 1 on, or auto")
+    return int(draws)
+
+
+def _run(request: Asked, folder: Path, jobs: int, notes: Console) -> dict[str, Any]:
     """Run what is missing, judge everything, write the folder; the certificate itself appears last."""
+    head = request.head
     # What decides the evidence; alpha and the minimum effect only decide what is made of it.
     asked = {**head, "settings": {k: v for k, v in head["settings"].items() if k not in ("alpha", "min_effect_pp")}}
     partial_results = Partial(folder, asked)
@@ -101,8 +110,8 @@ def _run(
     with bar:
         task = bar.add_task("replaying seeds")
         found = campaign.run(
-            plan,
-            settings,
+            request.plan,
+            request.settings,
             jobs,
             finished,
             partial_results.keep,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ from adapters.traces.readers import read_trace
 from adapters.traces.windows import cut
 from adapters.traces.worlds import GeneratedWorlds, RecordedWorlds
 from protocol import seeds
-from protocol.campaign import Contender, Setting, Worlds
+from protocol.campaign import Contender, Plan, Setting, Worlds
+from protocol.certificate import versions
 from protocol.errors import BadInput
 from protocol.measurements import SERVED
 from protocol.regime import Regime
@@ -39,7 +42,48 @@ SLACK = 1.5
 
 def contender_opener(scheduler: str, log: str) -> Contender:
     """Open a scheduler; a function of plain values, so that every worker process can open its own."""
-    return open_scheduler(scheduler, log_path=Path(log))  # type: ignore[return-value]
+    return open_scheduler(scheduler, log_path=Path(log))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A campaign as the command line asked for it, and its description for the certificate."""
+
+    plan: Plan
+    settings: list[Setting]
+    head: dict[str, Any]
+
+
+def asked(
+    scheduler: str,
+    log: Path,
+    settings: tuple[list[Setting], list[dict[str, Any]]],
+    *,
+    root_seed: int,
+    draws: int,
+    sequential: bool,
+    alpha: float,
+    min_effect_pp: float,
+) -> Asked:
+    """Everything that decides the evidence and the verdict.  Raises ProtocolError when there is no such scheduler."""
+    opener = partial(contender_opener, scheduler, str(log.resolve()))
+    plan = Plan(opener, scheduler, root_seed, draws, sequential=sequential)
+    described = {
+        "alpha": alpha,
+        "control_draws": plan.control_draws,
+        "draws": draws,
+        "min_effect_pp": min_effect_pp,
+        "probes": plan.probes,
+        "root_seed": root_seed,
+        "sequential": sequential,
+    }
+    head = {
+        "contender": describe_contender(opener()),
+        "settings": described,
+        "versions": versions(),
+        "regimes": settings[1],
+    }
+    return Asked(plan, settings[0], head)
 
 
 def describe_contender(contender: Contender) -> dict[str, object]:

@@ -16,8 +16,11 @@ from protocol.gates.result import Check, GateResult
 from protocol.stats.envelope import Envelope, envelope
 from protocol.stats.randomization import crossed
 from protocol.stats.result import Interval, TestOutcome
+from protocol.stats.sequential import SequentialOutcome, StoppingRule, besag_clifford
 from protocol.trace import NS_PER_S
 
+#: Level of the stopping rule of sequential draws; certificates at a smaller alpha are stricter still.
+SEQUENTIAL_ALPHA = 0.05
 UNRELATED, PLACEBO = "unrelated-trace", "placebo"
 
 #: What each control keeps of the policy's schedule, and the question that the rest answers.
@@ -36,7 +39,8 @@ class Measured:
 
     excess : sync-excess violations in percentage points, by arm: policy (S,), draws of each control S arrays.
     tests : the matched envelope.  independence : whether the schedules know their traces.
-    p : the largest of the three p-values, None when any is undecidable, with `reason`.
+    p : the largest of the p-values, None when any is undecidable, with `reason`.  p_sequential : of draws that may stop
+        early; it counts when they did.
     """
 
     seeds: tuple[int, ...]
@@ -44,6 +48,7 @@ class Measured:
     tests: Envelope
     independence: TestOutcome
     p: float | None
+    p_sequential: float | None
     reason: str | None
     no_sync_pct: NDArray[np.float64]
     optimum_pp: NDArray[np.float64]
@@ -81,6 +86,7 @@ class Measured:
             "p_sign_flip": t.sign_flip.pvalue,
             "p_rank": t.rank.pvalue,
             "p_crossed": self.independence.pvalue,
+            "p_sequential": self.p_sequential,
             "p": self.p,
             "p_holm": p_holm,
             "attainable_p": t.floor,
@@ -101,9 +107,18 @@ class Measured:
 
 
 def measure(
-    evidence: Sequence[SeedEvidence], slo: int, corridor: Corridor, islands: int, root_seed: int, alpha: float
+    evidence: Sequence[SeedEvidence],
+    slo: int,
+    corridor: Corridor,
+    islands: int,
+    root_seed: int,
+    alpha: float,
+    most: int | None = None,
 ) -> Measured:
-    """The envelope of one regime for its SLO number `slo`; never raises on missing arms, they are undecidable."""
+    """The envelope of one regime for its SLO number `slo`; never raises on missing arms, they are undecidable.
+
+    most : draws a seed at which sequential drawing would have ended; None when the number was fixed.
+    """
     name = evidence[0].regime
     requests = np.array([e.n_requests for e in evidence], np.float64)
     idle = np.array([_violations(e, NO_SYNC, slo)[0] for e in evidence], np.float64)
@@ -122,7 +137,11 @@ def measure(
     cost = _cost_per_merge(evidence, slo, idle)
     independence = crossed(cost, stream("crossed"))
     exchanged = _exchanged(cost) * merges
-    ps = (tests.pvalue, independence.pvalue)
+    ps = [tests.pvalue, independence.pvalue]
+    sequential = sequential_test(evidence, slo, most) if most is not None else None
+    if sequential is not None and sequential.stopped_early:
+        ps.append(sequential.pvalue)
+    known = [p for p in ps if p is not None]
     missing = tests.reason if tests.pvalue is None else independence.reason if independence.pvalue is None else None
     gain_requests = np.mean((tests.draw_mean - tests.policy) * requests / 100) if len(tests.policy) else np.nan
     span_s = corridor.horizon_ns / NS_PER_S
@@ -137,7 +156,8 @@ def measure(
         merges=merges,
         tests=tests,
         independence=independence,
-        p=None if ps[0] is None or ps[1] is None else max(ps[0], ps[1]),
+        p=max(known) if len(known) == len(ps) else None,
+        p_sequential=sequential.pvalue if sequential is not None else None,
         reason=missing,
         no_sync_pct=100 * idle / requests,
         optimum_pp=best,
@@ -145,6 +165,18 @@ def measure(
         requests_saved=float(gain_requests * 600 / span_s / islands),
         controls=tuple(_controls(policy, exchanged, tests, independence, excess, stream, alpha)),
     )
+
+
+def sequential_test(evidence: Sequence[SeedEvidence], slo: int, most: int) -> SequentialOutcome:
+    """Besag and Clifford's test on joint draws: draw j is the sum over seeds of each seed's j-th draw.
+
+    The rule stops only once the p-value must exceed 5 %, so a certificate is only ever given on all draws.
+    """
+    requests = [e.n_requests for e in evidence]
+    own = sum(_violations(e, POLICY, slo)[0] / n for e, n in zip(evidence, requests, strict=True))
+    fewest = min(len(_violations(e, UNIFORM, slo)) for e in evidence)
+    joint = sum(_violations(e, UNIFORM, slo)[:fewest] / n for e, n in zip(evidence, requests, strict=True))
+    return besag_clifford(float(own), np.asarray(joint).tolist(), StoppingRule.futility(SEQUENTIAL_ALPHA, most))
 
 
 def _violations(e: SeedEvidence, arm: str, slo: int) -> NDArray[np.float64]:

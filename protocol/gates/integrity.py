@@ -20,8 +20,8 @@ def integrity_gate(evidence: Sequence[SeedEvidence], corridor: Corridor, planner
     if unplaced:
         reason = f"seed {unplaced[0]}: not exactly one schedule of the policy"
         return GateResult("G0", "integrity", (Check("completeness", "failed", reason, n=len(evidence)),))
-    checks = [_corridor(evidence, corridor), _budget(evidence, corridor), _causality(evidence, planner)]
-    checks += [_determinism(evidence), _completeness(evidence), distinct_seeds(evidence)]
+    checks = [_corridor(evidence, corridor), _budget(evidence, corridor), _determinism(evidence)]
+    checks += [_causality(evidence, planner), _completeness(evidence), distinct_seeds(evidence)]
     return GateResult("G0", "integrity", tuple(checks))
 
 
@@ -66,6 +66,9 @@ def _causality(evidence: Sequence[SeedEvidence], planner: bool) -> Check:
     if planner:
         reason = "a planner sees the whole trace: not causal by its type, so its result is an upper bound"
         return Check("causality", "passed", reason)
+    if any(p.difference for e in evidence for p in e.probes if p.kind == "determinism"):
+        reason = "two runs with the same seed already differ, so altered futures say nothing"
+        return Check("causality", "undecidable", reason)
     probes = [(e.seed, p) for e in evidence for p in e.probes if p.kind == "causality"]
     for seed, probe in probes:
         if probe.difference:

@@ -94,9 +94,7 @@ def tost_rates(
     p = (1 - margin)^N, N the smaller total: it is at most alpha exactly when that limit is at most the margin.
     Totals must count *independent* units: requests that share a batch or a burst are not, so give batches or windows.
     """
-    ka, kb, na, nb = (
-        np.asarray(v, np.float64).ravel() for v in (violations_a, violations_b, totals_a, totals_b)
-    )
+    ka, kb, na, nb = (np.asarray(v, np.float64).ravel() for v in (violations_a, violations_b, totals_a, totals_b))
     n = len(ka)
     if not len(kb) == len(na) == len(nb) == n:
         return Equivalence(undecidable(_TOST, n, "counts of unequal length"), None, None, -margin, margin)

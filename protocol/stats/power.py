@@ -69,9 +69,7 @@ class Power:
     reps: int
 
 
-def simulate_power(
-    design: Design, rng: np.random.Generator, reps: int = 1000, n_resamples: int = 1999
-) -> Power:
+def simulate_power(design: Design, rng: np.random.Generator, reps: int = 1000, n_resamples: int = 1999) -> Power:
     """Simulated power of the larger of the stratified and sign-flip p-values."""
     stratified, flip = simulate_pvalues(design, rng, reps, n_resamples)
     hits = int(np.count_nonzero(np.maximum(stratified, flip) <= design.alpha))
@@ -120,9 +118,7 @@ def _noise(rng: np.random.Generator, shape: tuple[int, ...], family: Family) -> 
 
 
 @numba.njit(cache=True, nogil=True)
-def _count_low(
-    policy: NDArray[np.float64], draws: NDArray[np.float64], labels: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _count_low(policy: NDArray[np.float64], draws: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
     """How many relabelled sums are at most the policy's, by repetition; label -1 keeps the policy."""
     reps, seeds = policy.shape
     low = np.zeros(reps, np.int64)

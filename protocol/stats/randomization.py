@@ -94,9 +94,7 @@ def stratified_randomization(
     return stratified_outcome(blocks, excess, exact)
 
 
-def stratified_outcome(
-    blocks: Sequence[NDArray[np.float64]], excess: NDArray[np.float64], exact: bool
-) -> TestOutcome:
+def stratified_outcome(blocks: Sequence[NDArray[np.float64]], excess: NDArray[np.float64], exact: bool) -> TestOutcome:
     """The test's outcome from an already drawn reference set."""
     count = int(np.count_nonzero(excess <= 0))
     size = math.prod(len(block) for block in blocks)

@@ -1,0 +1,5 @@
+"""`python -m protocol` is the command line."""
+
+from protocol.cli import main
+
+main()
