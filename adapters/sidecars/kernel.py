@@ -446,43 +446,40 @@ def price(
     gap, order = np.empty(longest, np.int64), np.empty(longest, np.int32)
     calm, late = np.empty(longest, np.uint8), np.empty(longest, np.uint8)
     begin, end = np.empty(1, np.int64), np.empty(1, np.int64)
-    no_times, no_order = np.empty(0, np.int64), np.empty(0, np.int32)
     added = np.zeros(len(starts), np.int64)
     for i in range(len(offsets) - 1):
         lo, hi = offsets[i], offsets[i + 1]
-        state[:] = 0
         calm[:] = 0
-        serve(
-            arrival[lo:hi], prompt[lo:hi], output[lo:hi], finish_by[lo:hi], first_by[lo:hi],
-            limits, decode_ns, base_ps, prefill_factor, begin, end, 0, NEVER, flags | RECORD,
-            state, heap, stack, first, times, finished, gap,
-            order, calm, no_times, late,
-        )  # fmt: skip
-        for who in range(hi - lo):
-            late[who] = finished[who] > finish_by[lo + who]
-            if flags & EVERY_LIMIT:
-                late[who] |= (
-                    first[who] > first_by[lo + who]
-                    or finished[who] - first[who] > limits[TPOT_LIMIT] * (output[lo + who] - 1)
-                    or (flags & GAPS != 0 and gap[who] > limits[ITL_LIMIT])
-                )
-        state[:] = 0
-        for s in range(len(starts)):
-            serve(
+        # Runs 0: no merge, to the end.  1, 3, ..: no merge, up to the next start.  2, 4, ..: from there with the
+        # merge.  They share `first`: a run with the merge writes only rows that the other will write before it
+        # reads them.  One call of `serve` for all three, because each takes seconds to compile.
+        for run in range(1 + 2 * len(starts)):
+            s = (run - 1) // 2
+            merged = run > 0 and run % 2 == 0
+            until = starts[s] if run % 2 else NEVER
+            use = RECORD if run == 0 else COMPARE if merged else 0
+            if run < 2:
+                state[:] = 0
+            if merged:
+                state_copy[:] = state
+                heap_copy[: state[DECODING]] = heap[: state[DECODING]]
+                stack_copy[: state[STACK]] = stack[: state[STACK]]
+                begin[0], end[0] = starts[s], starts[s] + merge_ns
+            missed = serve(
                 arrival[lo:hi], prompt[lo:hi], output[lo:hi], finish_by[lo:hi], first_by[lo:hi],
-                limits, decode_ns, base_ps, prefill_factor, begin, end, 0, starts[s], flags,
-                state, heap, stack, first, no_times, no_times, no_times,
-                no_order, calm, no_times, late,
+                limits, decode_ns, base_ps, prefill_factor, begin, end, int(merged), until, flags | use,
+                state_copy if merged else state, heap_copy if merged else heap, stack_copy if merged else stack,
+                first, times, finished, gap, order, calm, finished, late,
             )  # fmt: skip
-            state_copy[:] = state
-            heap_copy[: state[DECODING]] = heap[: state[DECODING]]
-            stack_copy[: state[STACK]] = stack[: state[STACK]]
-            begin[0], end[0] = starts[s], starts[s] + merge_ns
-            # `first` is shared: the copy writes only rows that the run itself will write before reading.
-            added[s] += serve(
-                arrival[lo:hi], prompt[lo:hi], output[lo:hi], finish_by[lo:hi], first_by[lo:hi],
-                limits, decode_ns, base_ps, prefill_factor, begin, end, 1, NEVER, flags | COMPARE,
-                state_copy, heap_copy, stack_copy, first, no_times, no_times, no_times,
-                no_order, calm, finished, late,
-            )  # fmt: skip
+            if merged:
+                added[s] += missed
+            elif run == 0:
+                for who in range(hi - lo):
+                    late[who] = finished[who] > finish_by[lo + who]
+                    if flags & EVERY_LIMIT:
+                        late[who] |= (
+                            first[who] > first_by[lo + who]
+                            or finished[who] - first[who] > limits[TPOT_LIMIT] * (output[lo + who] - 1)
+                            or (flags & GAPS != 0 and gap[who] > limits[ITL_LIMIT])
+                        )
     return added

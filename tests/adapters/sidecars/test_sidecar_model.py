@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adapters.sidecars import simulated
 from adapters.sidecars.simulated import Calibration, SidecarModel, SimulatedSidecar
 from protocol.errors import BadInput
 from protocol.schedule import Schedule
@@ -128,3 +130,8 @@ def test_the_reference_model_has_the_published_shape() -> None:
         merged = loaded.replay(Schedule.all_islands(np.arange(20, 100, 20) * 10**9, 8 * 10**9))
         inside = (merged.exposure_ns > 0) & (merged.exposure_ns >= merged.e2e_ns)
         assert np.mean(merged.e2e_ns[inside] > 10**9) > 0.95
+
+
+def test_the_example_in_the_documentation_runs() -> None:
+    assert doctest.testmod(simulated).failed == 0
+    assert simulated.SimulatedSidecar.__doc__ is not None and ">>>" in simulated.SimulatedSidecar.__doc__
