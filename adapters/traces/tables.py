@@ -88,7 +88,13 @@ def _csv(sample: Sample, columns: tuple[str, ...], keep_going: bool) -> Rows:
     try:
         table = pyarrow.csv.read_csv(
             pa.BufferReader(data),
-            read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=_BLOCK, column_names=names, skip_rows=1),
+            read_options=pyarrow.csv.ReadOptions(
+                use_threads=False,
+                block_size=_BLOCK,
+                column_names=names,
+                skip_rows=1,
+                encoding=_encoding(data),
+            ),
             parse_options=pyarrow.csv.ParseOptions(
                 delimiter=sample.delimiter, ignore_empty_lines=False, invalid_row_handler=ragged
             ),
@@ -103,6 +109,18 @@ def _csv(sample: Sample, columns: tuple[str, ...], keep_going: bool) -> Rows:
     number = np.arange(2, 2 + table.num_rows + len(malformed), dtype=np.int64)
     number = np.setdiff1d(number, np.fromiter(malformed, np.int64, len(malformed)), assume_unique=True)
     return Rows("line", number, [table.column(name) for name in wanted], malformed, frozenset(sample.columns))
+
+
+def _encoding(data: bytes) -> str:
+    """UTF-8, or Latin-1 for bytes that are none: there every byte stands for itself, and only the cells asked for must
+    make sense (the parser prints a traceback when it meets other bytes in a row it wants to complain about)."""
+    if data.isascii():
+        return "utf8"
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return "latin-1"
+    return "utf8"
 
 
 def _json_lines(sample: Sample, columns: tuple[str, ...], keep_going: bool) -> Rows:

@@ -309,6 +309,18 @@ def test_ragged_rows_keep_the_line_numbers_right(write):
     assert "line 5, prompt_tokens" in refused(write(GENERIC_HEADER + "0,1,1\n1,1,1\n2,1,1\n4,x,1\n"))
 
 
+def test_bytes_that_are_not_utf8_matter_only_where_they_are_read(write, capfd):
+    body = BURSTGPT.encode() + b"5,caf\xe9,4,1,5,c\n6,m,\xe9,1,5,c\n7,\xe9\n8,\xe9,4,1,5,c\n"
+    assert "line 4: found 2 columns" in refused(write(body))  # rows that are none come first
+    assert "line 3, Request tokens" in refused(write(body.replace(b"7,\xe9\n", b"")))
+    _, report = read_trace(write(body), drop_bad_rows=True)
+    assert report.rows_kept == 2 and report.dropped["wrong number of columns"] == 1
+    assert "line 2: found 2 columns" in refused(write(BURSTGPT.encode() + b"7,\xe9\n"))
+    utf8 = write(BURSTGPT.encode() + "5,café,4,1,5,c\n".encode())
+    assert read_trace(utf8)[1].rows_kept == 1
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("content", "name", "said"),
     [
