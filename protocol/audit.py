@@ -16,9 +16,9 @@ import numpy as np
 from scipy import stats
 
 from protocol.errors import BadInput
-from protocol.gates.result import Check, worst
-from protocol.published import Claim, Comparison, Run
-from protocol.realised import Realised, longest_gap_s, realised
+from protocol.gates.result import Check, Status, worst
+from protocol.published import Aggregate, Claim, Comparison, Run
+from protocol.realised import Realised, Replay, longest_gap_s, realised
 from protocol.seeds import generator
 from protocol.stats.equivalence import log_tost_paired
 from protocol.stats.randomization import sign_flip, stratified_randomization
@@ -58,21 +58,30 @@ def _by_seed(runs: Sequence[Run], arm: str) -> dict[int, list[Run]]:
     return seeds
 
 
+def _replays(run: Run) -> tuple[Replay, ...]:
+    return run.draws or ((run.replay,) if run.replay is not None else ())
+
+
 def _mean(values: Sequence[float | None]) -> float:
     """NaN as soon as one value is missing: a mean over what happens to be there would hide the rest."""
     return float(np.mean([math.nan if v is None else v for v in values])) if values else math.nan
+
+
+_COUNTS = ("windows", "low", "high")
 
 
 def budget(run: Run, least_gap_s: float | None) -> Realised | None:
     """Windows that ran, or None where the files do not tell."""
     if run.merges is not None and math.isfinite(run.merges):
         return Realised(run.merges, math.floor(run.merges), math.ceil(run.merges), "as stated in the file", True)
-    if run.replay is None:
-        return None
     try:
-        return realised(run.replay, least_gap_s)
+        found = [realised(replay, least_gap_s) for replay in _replays(run)]
     except BadInput:
         return None
+    if len(found) <= 1:
+        return found[0] if found else None
+    means = [float(np.mean([getattr(b, name) for b in found])) for name in _COUNTS]
+    return Realised(means[0], means[1], means[2], f"mean of {len(found)} draws", all(b.exact for b in found))
 
 
 # One arm ---------------------------------------------------------------------------------------------------------
@@ -86,7 +95,7 @@ def arm_summary(comparison: Comparison, arm: str) -> dict[str, Any]:
     requests = [run.requests for run in runs if run.requests is not None]
     complete = len(known) == len(runs) > 0
     labels = [run.label_windows for run in runs if run.label_windows is not None]
-    logged = {run.replay.merges for run in runs if run.replay is not None}
+    replays = [replay for run in runs for replay in _replays(run)]
     return {
         "arm": arm,
         "runs": len(runs),
@@ -94,7 +103,7 @@ def arm_summary(comparison: Comparison, arm: str) -> dict[str, Any]:
         "violation_pct": t_interval([_nan(run.violation_pct) for run in runs]),
         "requests": t_interval([float(n) for n in requests]) if len(requests) == len(runs) else None,
         "requests_range": [min(requests), max(requests)] if requests else None,
-        "merges_logged": sorted(logged),
+        "merges_logged": sorted({replay.merges for replay in replays}),
         "windows": float(np.mean([b.windows for b in known])) if complete else None,
         "windows_low": float(np.mean([b.low for b in known])) if complete else None,
         "windows_high": float(np.mean([b.high for b in known])) if complete else None,
@@ -102,14 +111,28 @@ def arm_summary(comparison: Comparison, arm: str) -> dict[str, Any]:
         "windows_by_labels": [float(np.mean([x[0] for x in labels])), float(np.mean([x[1] for x in labels]))]
         if labels else None,
         "label_runs": len(labels),
-        "startup_s": _hull([run.replay.startup_s for run in runs if run.replay is not None]),
-        "schedule_s": _range([run.replay.schedule_s for run in runs if run.replay is not None]),
+        "startup_s": _hull([replay.startup_s for replay in replays]),
+        "schedule_s": _range([replay.schedule_s for replay in replays]),
         "per_window": t_interval([
-            _nan(run.violation_pct) * run.requests / 100 / b.windows if b and b.windows > 0 and run.requests else math.nan
+            _nan(run.violation_pct) * _nan(run.requests) / 100 / b.windows if b and b.windows > 0 else math.nan
             for run, b in zip(runs, budgets, strict=True)
         ]),
         "derived": next((run.derived for run in runs if run.derived), ""),
     }  # fmt: skip
+
+
+def aggregate_summary(comparison: Comparison, found: Aggregate) -> dict[str, Any]:
+    """An arm of which only mean and spread over runs were published, with the windows of its schedules."""
+    budgets = [realised(replay, comparison.corridor_s[0]) for replay in found.replays]
+    means = {name: float(np.mean([getattr(b, name) for b in budgets])) if budgets else None for name in _COUNTS}
+    return {
+        **vars(found),
+        "replays": len(budgets),
+        "windows": means["windows"],
+        "windows_low": means["low"],
+        "windows_high": means["high"],
+        "pct_per_window": found.mean_pct / means["windows"] if means["windows"] else None,
+    }
 
 
 def _nan(value: float | None) -> float:
@@ -141,28 +164,22 @@ class _Unit:
     draws: tuple[float, ...]
 
 
+def _of(found: Realised | None, name: str) -> float | None:
+    return None if found is None else float(getattr(found, name))
+
+
 def _units(comparison: Comparison, policy: str, versus: str) -> list[_Unit]:
     ours, theirs = _by_seed(comparison.runs, policy), _by_seed(comparison.runs, versus)
     units = []
     for seed in sorted(set(ours) & set(theirs)):
         sides = [ours[seed], theirs[seed]]
         found = [[budget(run, comparison.corridor_s[0]) for run in side] for side in sides]
-        units.append(
-            _Unit(
-                seed,
-                *[
-                    (values[0], values[1])
-                    for values in (
-                        [_mean([run.violation_pct for run in side]) for side in sides],
-                        [_mean([run.requests for run in side]) for side in sides],
-                        [_mean([b and b.windows for b in side]) for side in found],
-                        [_mean([b and b.low for b in side]) for side in found],
-                        [_mean([b and b.high for b in side]) for side in found],
-                    )
-                ],
-                draws=tuple(_nan(run.violation_pct) for run in theirs[seed] if run.draw is not None),
-            )  # fmt: skip
-        )
+        windows, least, most = ([_mean([_of(b, name) for b in side]) for side in found] for name in _COUNTS)
+        pct = [_mean([run.violation_pct for run in side]) for side in sides]
+        requests = [_mean([run.requests for run in side]) for side in sides]
+        draws = tuple(_nan(run.violation_pct) for run in theirs[seed] if run.draw is not None)
+        both = [(values[0], values[1]) for values in (pct, requests, windows, least, most)]
+        units.append(_Unit(seed, both[0], both[1], both[2], both[3], both[4], draws))
     return units
 
 
@@ -181,7 +198,7 @@ def pair(comparison: Comparison, policy: str, versus: str) -> dict[str, Any]:
         envelope = stratified_randomization([u.pct[0] for u in units], [u.draws for u in units], rng)
     ratio = [u.requests[0] / u.requests[1] if u.requests[1] > 0 else math.nan for u in units]
     load = t_interval([100 * (r - 1) for r in ratio])
-    tost = log_tost_paired(*zip(*[u.requests for u in units], strict=True), LOAD_RATIO) if units else None
+    tost = log_tost_paired([u.requests[0] for u in units], [u.requests[1] for u in units], LOAD_RATIO)
     adjusted = {name: t_interval([_adjusted(u, *sides) for u in units]) for name, sides in _SIDES.items()}
     return {
         "policy": policy,
@@ -196,7 +213,7 @@ def pair(comparison: Comparison, policy: str, versus: str) -> dict[str, Any]:
         "adjusted_pp": adjusted,
         "budget_excess": _excess(units),
         "load_pct": load | {"equal": bool(units) and all(u.requests[0] == u.requests[1] for u in units)},
-        "load_equivalence_p": tost.outcome.pvalue if tost else None,
+        "load_equivalence_p": tost.outcome.pvalue,
         "survives": _survival(raw, adjusted),
     }
 
@@ -244,7 +261,7 @@ def _survival(raw: Sequence[float], adjusted: Mapping[str, Mapping[str, Any]]) -
     if middle["high"] >= 0:
         return {"verdict": "no", "reason": "at equal budget the interval reaches zero"}
     if worst_case["high"] >= 0:
-        return {"verdict": "undecidable", "reason": "yes at the estimated windows, not at their bounds: the log decides"}
+        return {"verdict": "undecidable", "reason": "yes at the estimated windows, not at their bounds"}
     return {"verdict": "yes", "reason": "lower at equal budget at every number of windows that the rule allows"}
 
 
@@ -273,7 +290,7 @@ def _budget_gate(found: Mapping[str, Any]) -> Check:
     ours, theirs, low, high = excess["policy"], excess["versus"], excess["low"], excess["high"]
     told = f"{ours:.1f} windows ran for {found['policy']}, {theirs:.1f} for {found['versus']}"
     told += f"; difference {excess['estimate']:+.1f}, between {low:+.1f} and {high:+.1f}"
-    status = "passed" if low == high == 0 else "failed" if low > 0 or high < 0 else "undecidable"
+    status: Status = "passed" if low == high == 0 else "failed" if low > 0 or high < 0 else "undecidable"
     if status == "undecidable":
         told += "; the merge logs would decide"
     return Check("G0 budget", status, told, excess["estimate"], 0.0, len(found["seeds"]), (low, high))
@@ -283,8 +300,10 @@ def _corridor_gate(comparison: Comparison, *arms: str) -> Check:
     longest = comparison.corridor_s[1]
     if longest is None:
         return Check("G0 corridor", "undecidable", "the corridor's longest gap in seconds is not known")
-    replays = [(run.arm, run.replay) for run in comparison.runs if run.arm in arms and run.replay is not None]
-    known = [(arm, longest_gap_s(r.starts_s, min(r.schedule_s or r.run_s, r.run_s))) for arm, r in replays if r.starts_s]
+    replays = [(run.arm, replay) for run in comparison.runs if run.arm in arms for replay in _replays(run)]
+    known = [
+        (arm, longest_gap_s(r.starts_s, min(r.schedule_s or r.run_s, r.run_s))) for arm, r in replays if r.starts_s
+    ]
     over = [(arm, gap) for arm, gap in known if gap > longest]
     if over:
         arm, gap = max(over, key=lambda item: item[1])
@@ -315,9 +334,10 @@ def transfer_check(ratios: Sequence[float | None]) -> Check:
     if limits["low"] is None:
         return Check(name, "undecidable", str(limits["reason"]), n=len(known), threshold=TRANSFER_RATIO)
     low, high = math.exp(limits["low"]), math.exp(limits["high"])
-    status = "passed" if low > TRANSFER_RATIO else "failed"
-    reason = f"p95 in windows over outside: {math.exp(limits['mean']):.3f}, 90 % interval [{low:.3f}, {high:.3f}] over runs"
-    return Check(name, status, reason, math.exp(limits["mean"]), TRANSFER_RATIO, len(known), (low, high))
+    status: Status = "passed" if low > TRANSFER_RATIO else "failed"
+    middle = math.exp(limits["mean"])
+    reason = f"p95 in windows over outside: {middle:.3f}, 90 % interval [{low:.3f}, {high:.3f}] over runs"
+    return Check(name, status, reason, middle, TRANSFER_RATIO, len(known), (low, high))
 
 
 def _geometric(ratios: Sequence[float]) -> str:
@@ -350,7 +370,7 @@ def _envelope_gate(comparison: Comparison, policy: str, envelope: Mapping[str, A
     n, offered = len(envelope["seeds"]), {run.offered for run in runs}
     told = f"against {envelope['versus']}: " + _p_told(envelope)
     if len(runs) > 1 and len(offered) == 1 and None not in offered:
-        reason = f"{told}; {n} seed names share one load ({next(iter(offered))}), so they repeat it and do not replicate it"
+        reason = f"{told}; {n} seed names share one load ({next(iter(offered))}), so they are repeats, not replicates"
         return Check(name, "failed", reason, envelope["p_sign_flip"], ALPHA, n)
     ps = [envelope["p_sign_flip"], envelope["p_stratified"]]
     if n < FEWEST_SEEDS or envelope["p_sign_flip"] is None or envelope["p_stratified"] is None:
@@ -370,6 +390,9 @@ def _p_told(found: Mapping[str, Any]) -> str:
 # Verdicts --------------------------------------------------------------------------------------------------------
 
 
+_VERDICTS = {"passed": "licensed", "failed": "not licensed", "undecidable": "undecidable"}
+
+
 def judge(comparison: Comparison, claim: Claim) -> dict[str, Any]:
     """Verdict of one claim with its evidence: checks, the pair's numbers, and reasons in words."""
     if claim.kind in ("transfer", "no transfer"):
@@ -387,11 +410,11 @@ def judge(comparison: Comparison, claim: Claim) -> dict[str, Any]:
     envelope = pair(comparison, claim.policy, random) if random and random != claim.policy else None
     checks = pair_gates(comparison, found, envelope)
     p = found["p_sign_flip"]
-    raw = "passed" if p is not None and p <= ALPHA else "undecidable" if p is None else "failed"
+    raw: Status = "passed" if p is not None and p <= ALPHA else "undecidable" if p is None else "failed"
     checks.insert(0, Check("published difference", raw, _p_told(found), p, ALPHA, len(found["seeds"])))
     status = worst(check.status for check in checks)
-    verdict = {"passed": "licensed", "failed": "not licensed", "undecidable": "undecidable"}[status]
-    return _said(claim, verdict, [f"{c.name}: {c.reason}" for c in checks if c.status == status != "passed"], checks, found)
+    reasons = [f"{c.name}: {c.reason}" for c in checks if c.status == status != "passed"]
+    return _said(claim, _VERDICTS[status], reasons, checks, found)
 
 
 def _judge_caution(claim: Claim, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -401,7 +424,8 @@ def _judge_caution(claim: Claim, found: Mapping[str, Any]) -> dict[str, Any]:
         return _said(claim, "undecidable", [_p_told(found)], [], found)
     told = [_p_told(found)]
     if middle["high"] is not None:
-        told.append(f"at equal budget {middle['mean']:+.2f} pp, 95 % interval [{middle['low']:+.2f}, {middle['high']:+.2f}]")
+        limits = f"[{middle['low']:+.2f}, {middle['high']:+.2f}]"
+        told.append(f"at equal budget {middle['mean']:+.2f} pp, 95 % interval {limits}")
     if p <= ALPHA:
         return _said(claim, "not licensed", told, [], found)
     if middle["high"] is not None and middle["high"] < 0:
@@ -415,8 +439,7 @@ def _judge_transfer(comparison: Comparison, claim: Claim) -> dict[str, Any]:
     ratios = [t.pressure if claim.versus == "pressure" else t.sync for t in group]
     check = transfer_check(ratios)
     if claim.kind == "transfer" or check.status == "undecidable":
-        verdict = {"passed": "licensed", "failed": "not licensed", "undecidable": "undecidable"}[check.status]
-        return _said(claim, verdict, [f"{check.name}: {check.reason}"], [check])
+        return _said(claim, _VERDICTS[check.status], [f"{check.name}: {check.reason}"], [check])
     small = check.interval is not None and check.interval[1] < TRANSFER_RATIO
     verdict = "licensed" if small else "not licensed"
     return _said(claim, verdict, [f"{check.reason}; no effect means below {TRANSFER_RATIO:.2f}"], [])
@@ -463,6 +486,7 @@ def audit(comparison: Comparison) -> dict[str, Any]:
         "name": comparison.name,
         "title": comparison.title,
         "arms": [arm_summary(comparison, arm) for arm in arms],
+        "aggregates": [aggregate_summary(comparison, found) for found in comparison.aggregates],
         "transfers": [dict(vars(t)) for t in comparison.transfers],
         "claims": [judge(comparison, claim) for claim in comparison.claims],
         "simulator": simulator_agreement(comparison.runs),

@@ -33,7 +33,9 @@ class Run:
     """One run of one arm, as published; None is unknown.
 
     violation_pct : share of requests that missed the SLO, percent; may be NaN as published.
-    replay : what is known of the merges that ran.  offered : what load was offered, in words; equal words on two
+    replay : what is known of the merges that ran; draws : the same of every draw when the run is a mean over draws.
+    merges : realised merges where the file states them.  label_windows : least and most windows that the requests'
+    own in-window labels suggest.  offered : what load was offered, in words; equal words on two
     seeds mean one and the same load.  derived : how a value was obtained that was not printed itself.
     """
 
@@ -44,12 +46,25 @@ class Run:
     requests: int | None = None
     draw: int | None = None
     replay: Replay | None = None
+    draws: tuple[Replay, ...] = ()
     merges: float | None = None
     transfer: float | None = None
     simulated_transfer: float | None = None
     offered: str | None = None
     label_windows: tuple[float, float] | None = None
     derived: str = ""
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """An arm published as mean and standard deviation over n runs; replays : schedules known to be its own."""
+
+    arm: str
+    n: int
+    mean_pct: float
+    sd_pct: float
+    tokens_per_s: float | None = None
+    replays: tuple[Replay, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -88,6 +103,7 @@ class Comparison:
     runs: tuple[Run, ...] = ()
     claims: tuple[Claim, ...] = ()
     transfers: tuple[Transfer, ...] = ()
+    aggregates: tuple[Aggregate, ...] = ()
     random_arm: str | None = None
     corridor_s: tuple[float | None, float | None] = (None, None)
     notes: tuple[str, ...] = ()

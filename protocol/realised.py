@@ -37,15 +37,15 @@ class Replay:
 
 @dataclass(frozen=True)
 class Realised:
-    """Windows that overlapped the measured part of a run: `windows` the estimate, within [low, high].
+    """Windows that overlapped the measured part of a run: `windows` the estimate, about [low, high].
 
     An estimate counts a window cut by either end of the measured part as the share of it that ran.
     how : by what rule.  exact : counted from the log.
     """
 
     windows: float
-    low: int
-    high: int
+    low: float
+    high: float
     how: str
     exact: bool
 
@@ -69,16 +69,27 @@ def expand(
         for start in sorted(starts_s):
             if offset + start < end_of_cycle:
                 found.append((offset + start, min(offset + start + window_s, end_of_cycle)))
-    return found
+    return _joined(found)
+
+
+def _joined(windows: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Windows that overlap become one busy interval, so that no second counts twice."""
+    joined: list[tuple[float, float]] = []
+    for begin, end in windows:
+        if joined and begin < joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((begin, end))
+    return joined
 
 
 def realised(replay: Replay, least_gap_s: float | None = None) -> Realised:
     """Windows inside the measured part [start-up, run end] of a replay.
 
     With the log they are counted; the bounds are the counts at both ends of the start-up interval.  Without it, starts
-    lie anywhere in [0, schedule - window] at least `least_gap_s` apart (the window itself if not given), the first no
-    earlier than that gap less the window, and the last one ends the schedule, as it does when the trainer stops at its last merge; the bounds cover every such schedule,
-    the estimate takes evenly spaced ones.
+    lie anywhere in [0, schedule - window], at least `least_gap_s` apart (the window itself if not given); the first is
+    no earlier than that gap less the window, and the last ends the schedule, as it does when the trainer stops at its
+    last merge.  The bounds cover every such schedule; the estimate takes evenly spaced starts.
 
     Raises BadInput when the length of the schedule is needed and not known.
     """
@@ -93,7 +104,7 @@ def realised(replay: Replay, least_gap_s: float | None = None) -> Realised:
     even = [(i + 1) * (length - w) / k for i in range(k)]
     estimate = _busy(expand(even, length, w, run, replay.repeat), sum(replay.startup_s) / 2) / w
     gap = max(least_gap_s or w, w)
-    cycles, rest = (divmod(run, length) if replay.repeat and length > w else (0.0, run))
+    cycles, rest = divmod(run, length) if replay.repeat and length > w else (0.0, run)
     # The first gap runs from time 0 and obeys the corridor too: H_min steps, which is the least gap less the merge.
     first = gap - w
     low, high = _partial(k, length, w, rest, gap, first)
@@ -125,7 +136,7 @@ def _counted(replay: Replay, starts_s: tuple[float, ...]) -> Realised:
     high = sum(end > early for _, end in windows)
     low = sum(end > late for _, end in windows)
     share = _busy(windows, (early + late) / 2) / replay.window_s
-    return Realised(min(max(share, low - 2), high), low, high, "counted from the merge log", low == high)
+    return Realised(share, low, high, "counted from the merge log", low == high)
 
 
 def _busy(windows: Sequence[tuple[float, float]], since: float) -> float:

@@ -1,1 +1,4 @@
-"""Importers of results that others published."""
+"""Importers of results that others published: one module a format, one registry, told apart by content.
+
+Each states what its format can and cannot support (`protocol.audit.Support`).  May import: `protocol`, its siblings.
+"""
