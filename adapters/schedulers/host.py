@@ -343,8 +343,7 @@ def _run(request: dict[str, Any], pipe: Pipe, host: int) -> None:
     """Everything the fork does: confinement first, then the scheduler's code."""
     sandbox.die_with_parent(host, signal.SIGKILL)
     os.setsid()
-    for caught in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(caught, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.chdir(request["cwd"])
     sandbox.limit(request["memory_limit_mb"] << 20, request["file_limit_mb"] << 20)
     if request["confine"]:
@@ -364,9 +363,11 @@ def _run(request: dict[str, Any], pipe: Pipe, host: int) -> None:
 
 def main() -> None:
     sandbox.adopt_orphans()
+    folder = os.getcwd()  # a temporary one, made for this host
 
     def end(_: int, __: FrameType | None) -> NoReturn:
         sandbox.kill_descendants()
+        shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
 
     signal.signal(signal.SIGTERM, end)
@@ -379,7 +380,7 @@ def main() -> None:
     host = os.getpid()
     inspect.signature(Refused)  # compiles what it needs once, not once a run
     inspect.signature(object)
-    for text in pipe.lines():
+    for turn, text in enumerate(pipe.lines()):
         request = json.loads(text)
         if request["type"] == "preload":
             sandbox.die_with_parent(request["parent"], signal.SIGTERM)
@@ -391,9 +392,13 @@ def main() -> None:
             gc.collect()
             gc.freeze()
             continue
+        # The same name for every run, never the same folder: what could not be deleted is out of reach.
+        scratch = os.path.join(request["scratch"], "tmp")
+        os.mkdir(scratch, 0o700)
         pid = os.fork()
         if pid == 0:
             code = 0
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             try:
                 _run(request, pipe, host)
             except BrokenPipeError:
@@ -405,13 +410,12 @@ def main() -> None:
                 os._exit(code)
         _, status = os.waitpid(pid, 0)
         sandbox.kill_descendants()
-        for entry in os.scandir(request["scratch"]):
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path, ignore_errors=True)
-            else:
-                os.unlink(entry.path)
+        used = f"{scratch}-{turn}"
+        os.rename(scratch, used)
+        shutil.rmtree(used, ignore_errors=True)
         pipe.send(wire.dumps({"type": "ended", "status": os.waitstatus_to_exitcode(status)}))
     sandbox.kill_descendants()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

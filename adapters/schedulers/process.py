@@ -48,8 +48,10 @@ class _Late(Exception):
     """No answer within the deadline."""
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], scratch: str, owner: int) -> None:
     """Have the host kill all that it started, then itself; insist when it does not."""
+    if os.getpid() != owner:  # a fork of the harness that ends; the host is not its own
+        return
     try:
         process.terminate()
         process.wait(2.0)
@@ -62,18 +64,20 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     for stream in (process.stdin, process.stdout):
         if stream is not None:
             stream.close()
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 class _Host:
     """One running host and its two pipes."""
 
-    def __init__(self, log: IO[bytes], scratch: str, preload: Sequence[str]) -> None:
+    def __init__(self, log: IO[bytes], preload: Sequence[str]) -> None:
+        scratch = self.scratch = os.path.realpath(tempfile.mkdtemp(prefix="scheduler-"))
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("PROTOCOL_", "COV_"))}
         environment |= _THREADS | {
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONHASHSEED": "0",
-            "TMPDIR": scratch,
-            "NUMBA_CACHE_DIR": scratch,
+            "TMPDIR": os.path.join(scratch, "tmp"),
+            "NUMBA_CACHE_DIR": os.path.join(scratch, "tmp"),
         }
         self.process = subprocess.Popen(
             [sys.executable, "-P", os.path.realpath(host.__file__)],
@@ -93,7 +97,7 @@ class _Host:
         self._reader.register(self._in, select.POLLIN)
         self._writer.register(self._out, select.POLLOUT)
         self._rest = b""
-        self.end = weakref.finalize(self, _end, self.process)
+        self.end = weakref.finalize(self, _end, self.process, scratch, os.getpid())
         self.send(wire.dumps({"type": "preload", "parent": os.getpid(), "modules": list(preload)}), _HOST_TIMEOUT_S)
 
     def send(self, data: bytes, within_s: float) -> None:
@@ -224,12 +228,13 @@ class ProcessSource:
         self.target, self.name = target, target.name
         self.decision_timeout_s, self.log_path, self.memory_limit_mb = decision_timeout_s, log_path, memory_limit_mb
         self.start_timeout_s = start_timeout_s
-        self._hidden = [os.path.realpath(p) for p in (*hidden, *([log_path] if log_path else []))]
+        secrets = [Path(os.path.realpath(p)) for p in (*hidden, *([log_path] if log_path else []))]
+        # A folder that holds the scheduler itself cannot be hidden from it.
+        self._hidden = [str(p) for p in secrets if not target.folder.is_relative_to(p)]
         self._confine = confine
         self.host: _Host | None = None
         self._files, self._preload = target.sources()
         self._log: IO[bytes] | None = None
-        self._scratch = ""
         self._run: ProcessRun | None = None
         self._noted = False
         #: Files of its own folder that runs imported or read and that the digest does not cover.
@@ -253,7 +258,7 @@ class ProcessSource:
             self._run.close()
         running = self._running()
         try:
-            running.send(wire.dumps(self._request(seed_words)), _HOST_TIMEOUT_S)
+            running.send(wire.dumps(self._request(seed_words, running.scratch)), _HOST_TIMEOUT_S)
             # The fork's first word; what is written before it, the host itself would read.
             line = running.receive(_HOST_TIMEOUT_S)
             if self.target.command:
@@ -312,9 +317,6 @@ class ProcessSource:
         if self._log is not None:
             self._log.close()
             self._log = None
-        if self._scratch:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            self._scratch = ""
 
     def __enter__(self) -> ProcessSource:
         return self
@@ -382,13 +384,10 @@ class ProcessSource:
         if self.host is None:
             if self._log is None:
                 self._log = tempfile.TemporaryFile() if self.log_path is None else self.log_path.open("ab")
-            if not self._scratch:
-                self._scratch = os.path.realpath(tempfile.mkdtemp(prefix="scheduler-"))
-                weakref.finalize(self, shutil.rmtree, self._scratch, True)
-            self.host = _Host(self._log, self._scratch, self._preload)
+            self.host = _Host(self._log, self._preload)
         return self.host
 
-    def _request(self, seed_words: tuple[int, ...]) -> dict[str, object]:
+    def _request(self, seed_words: tuple[int, ...], scratch: str) -> dict[str, object]:
         target = self.target
         assert self._log is not None
         log_mb = os.fstat(self._log.fileno()).st_size >> 20
@@ -412,15 +411,16 @@ class ProcessSource:
             "clock_shift_s": self.clock_shift_s,
             "readable": self._readable(),
             "listable": [str(target.import_path), str(Path(protocol.__path__[0]).parent)],
-            "writable": [self._scratch],
-            "scratch": self._scratch,
+            "writable": [os.path.join(scratch, "tmp")],
+            "scratch": scratch,
             "hidden": self._hidden,
         }
 
     def _readable(self) -> list[str]:
         paths = [str(self.target.folder), sys.prefix, sys.base_prefix, *sandbox.SYSTEM, *sysconfig.get_paths().values()]
         paths += [*protocol.__path__, *adapters.__path__, site.getusersitepackages()]
-        paths += [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+        for variable in ("PYTHONPATH", "LD_LIBRARY_PATH"):
+            paths += [p for p in os.environ.get(variable, "").split(os.pathsep) if p]
         if self.target.command:
             paths.append(os.path.dirname(os.path.dirname(os.path.realpath(self.target.command[0]))))
             paths += [os.path.dirname(w) for w in self.target.command[1:] if os.path.isfile(w)]

@@ -411,6 +411,31 @@ def test_nothing_learned_in_a_run_reaches_another(opened: Opener) -> None:
         assert all(d.merge for d in answers(source))
 
 
+def test_what_cannot_be_deleted_is_out_of_reach_all_the_same(opened: Opener) -> None:
+    source = opened(
+        """
+        import os, pathlib, tempfile
+        class Mine:
+            def __init__(self):
+                note = pathlib.Path(tempfile.gettempdir(), "note")
+                self.fresh = not note.exists()
+                note.mkdir()
+                (note / "inner").write_text("been here")
+                os.chmod(note, 0)
+            def decide(self, obs):
+                return self.fresh
+        """
+    )
+    for _ in range(2):
+        assert all(d.merge for d in answers(source))
+
+
+def test_an_output_folder_around_the_scheduler_does_not_hide_it(opened: Opener, tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("LIMIT = 3\n")
+    code = "from helper import LIMIT\ndef decide(obs):\n    return obs.in_flight < LIMIT\n"
+    assert answers(opened(code, hidden=[tmp_path, tmp_path.parent]))
+
+
 def test_unseeded_entropy_differs_between_runs(opened: Opener) -> None:
     for draw in ("import random\nreturn random.random() < 0.5", "import numpy as np\nreturn np.random.random() < 0.5"):
         source = opened(scheduler(draw))
@@ -535,19 +560,20 @@ def test_everything_ends_with_the_harness(tmp_path: Path) -> None:
         from adapters.schedulers import open_scheduler
         source = open_scheduler({str(tmp_path / "my_sched.py")!r})
         run = source.start((1,))
-        print(source.host.process.pid, flush=True)
+        print(source.host.process.pid, source.host.scratch, flush=True)
         time.sleep(60)
         """
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as harness:
         assert harness.stdout is not None
-        host = int(harness.stdout.readline())
+        pid, scratch = harness.stdout.readline().split()
+        host = int(pid)
         assert alive(host)
         harness.kill()
     deadline = time.monotonic() + 5
     while alive(host) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not alive(host)
+    assert not alive(host) and not os.path.exists(scratch)
 
 
 def test_no_zombies(opened: Opener) -> None:
