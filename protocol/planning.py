@@ -22,5 +22,7 @@ def optimum(corridor: Corridor, budget: int, sidecar: LoadedSidecar, slo: Slo) -
     if len(coarse) < len(lattice):
         lattice = coarse
     price = sidecar.merge_cost(lattice, corridor.merge_ns, slo)
-    nearest = np.clip(np.searchsorted(lattice, starts), 0, len(lattice) - 1)
+    after = np.clip(np.searchsorted(lattice, starts), 0, len(lattice) - 1)
+    before = np.maximum(after - 1, 0)
+    nearest = np.where(np.abs(lattice[before] - starts) < np.abs(lattice[after] - starts), before, after)
     return corridor.optimum(budget, price[nearest])
