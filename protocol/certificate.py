@@ -26,6 +26,8 @@ from protocol.stats.multiplicity import holm
 from protocol.trace import NS_PER_S
 
 SCHEMA, SCHEMA_VERSION = "diloco-protocol/certificate", 1
+#: Parts of the head that the certificate repeats as they are; `preregistration` is a digest or None.
+HEAD = ("contender", "preregistration", "settings", "versions")
 TIERS = ("refused", "stress harness", "calibrated replay", "real replay", "live")
 #: Gates whose failure means that nothing at all may be claimed.
 _VERDICT = {"passed": "PASS", "failed": "FAIL", "undecidable": "INCONCLUSIVE"}
@@ -42,7 +44,7 @@ def versions() -> dict[str, str]:
 def assess(head: Mapping[str, Any], evidence: Sequence[SeedEvidence]) -> Json:
     """The certificate, less the digests of its raw files.
 
-    head : {"contender", "settings", "versions", "regimes"} as `campaign` was asked; regimes without seeds.
+    head : the parts named in HEAD and "regimes" (without seeds), as the campaign was asked.
     Raises BadInput when a seed that the head names has no evidence.
     """
     settings = head["settings"]
@@ -77,7 +79,7 @@ def assess(head: Mapping[str, Any], evidence: Sequence[SeedEvidence]) -> Json:
     return {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
-        **{key: head[key] for key in ("contender", "settings", "versions")},
+        **{key: head.get(key) for key in HEAD},
         "regimes": regimes,
         "claims": written,
         "verdict": verdict,
@@ -98,7 +100,7 @@ def _check_arms(e: SeedEvidence, n_slos: int) -> None:
 def head_of(certificate: Mapping[str, Any]) -> Json:
     """What was asked, taken back out of a certificate."""
     regimes = [{k: v for k, v in regime.items() if k != "seeds"} for regime in certificate["regimes"]]
-    return {**{key: certificate[key] for key in ("contender", "settings", "versions")}, "regimes": regimes}
+    return {**{key: certificate.get(key) for key in HEAD}, "regimes": regimes}
 
 
 def _seed_summary(e: SeedEvidence, corridor: Corridor) -> Json:

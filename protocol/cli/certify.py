@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from protocol import campaign, evidence, files
+from protocol import campaign, evidence, files, preregistration, signature
 from protocol.certificate import assess
 from protocol.cli.settings import Asked, asked, settings_for
 from protocol.errors import BadInput
@@ -50,6 +50,11 @@ def certify(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="root of every random stream")] = 20260601,
     out: Annotated[Path | None, typer.Option(help="output folder (default: runs/NAME)")] = None,
+    preregister: Annotated[
+        Path | None, typer.Option(help="only write this file, which fixes everything that will be judged")
+    ] = None,
+    preregistered: Annotated[Path | None, typer.Option(help="keep to this registration, or refuse")] = None,
+    sign: Annotated[Path | None, typer.Option(help="Ed25519 private key (PEM) to sign the certificate with")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="processes; the certificate does not depend on it")] = 2,
     json_: Annotated[bool, typer.Option("--json", help="print the certificate instead of the summary")] = False,
 ) -> None:
@@ -62,6 +67,8 @@ def certify(
         "seeds": seeds, "slos": tuple(slo) if slo else None, "decision_steps": decision_steps,
     })  # fmt: skip
     folder = out or Path("runs") / _name(scheduler)
+    if sign is not None:
+        signature.check_private_key(sign)
     with locked(folder):
         request = asked(
             scheduler,
@@ -73,7 +80,16 @@ def certify(
             alpha=alpha,
             min_effect_pp=min_effect,
         )
+        if preregister is not None:
+            digest = preregistration.register(request.head, preregister)
+            notes.print(
+                f"registered {digest[:16]} in {preregister}; certify with --preregistered {preregister}", soft_wrap=True
+            )
+            raise typer.Exit(0)
+        request.head["preregistration"] = preregistration.honour(request.head, preregistered) if preregistered else None
         certificate = _run(request, folder, jobs, notes)
+        if sign is not None:
+            signature.sign(folder / CERTIFICATE, sign)
     if json_:
         typer.echo(files.canonical_json(certificate), nl=False)
     else:
@@ -119,7 +135,8 @@ def _run(request: Asked, folder: Path, jobs: int, notes: Console) -> dict[str, A
         )
         bar.update(task, description="judging")
         certificate = assess(head, found)
-    (folder / CERTIFICATE).unlink(missing_ok=True)
+    for name in (CERTIFICATE, signature.SIGNATURE):
+        (folder / name).unlink(missing_ok=True)
     for stale in (RAW, "tables", "figures"):
         shutil.rmtree(folder / stale, ignore_errors=True)
     names = evidence.write(found, folder / RAW)

@@ -173,6 +173,8 @@ def _recorded(
         "rows_read": report.rows_read,
         "rows_kept": report.rows_kept,
         "dropped": dict(report.dropped),
+        "resolution_s": None if report.resolution_ns is None else report.resolution_ns / NS_PER_S,
+        "windows": found.report,
     }
     return setting_of(regime, worlds, overrides.get("slos")), {**described, "digest": regime.digest}
 

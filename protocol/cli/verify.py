@@ -1,13 +1,18 @@
-"""`protocol verify`: recompute a certificate offline from the raw files beside it."""
+"""`protocol verify`: recompute a certificate offline, and on request run it again."""
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
-from protocol.verify import read_certificate, verify
+from protocol import campaign, evidence, files, signature
+from protocol.cli.settings import asked, settings_for
+from protocol.errors import BadInput
+from protocol.verify import CERTIFICATE, RAW, differences, read_certificate, verify
 
 
 def register(app: typer.Typer) -> None:
@@ -16,17 +21,68 @@ def register(app: typer.Typer) -> None:
 
 def verify_command(
     folder: Annotated[Path, typer.Argument(help="output folder of `protocol certify`")],
+    rerun: Annotated[str | None, typer.Option(help="the scheduler, to run everything again as well")] = None,
+    trace: Annotated[list[Path] | None, typer.Option(help="with --rerun: the traces, where there were any")] = None,
+    regime: Annotated[list[str] | None, typer.Option(help="with --rerun: regime files, where they were files")] = None,
+    key: Annotated[Path | None, typer.Option(help="Ed25519 public key (PEM) of the signature")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="processes for --rerun")] = 2,
     most: Annotated[int, typer.Option(min=1, help="differences to print")] = 20,
 ) -> None:
     """Recompute every gate from the raw files; exit 0 when all agree, 1 with each difference named."""
     certificate = read_certificate(folder)
     found = verify(folder)
+    if key is not None:
+        found += [wrong for wrong in [signature.check(folder / CERTIFICATE, key)] if wrong]
+    if rerun is not None and not found:
+        found += _run_again(certificate, folder, rerun, regime or [], trace or [], jobs)
     for line in found[:most]:
         typer.echo(f"differs: {line}")
     if len(found) > most:
         typer.echo(f"and {len(found) - most} more differences")
     if found:
         raise typer.Exit(1)
-    typer.echo(
-        f"verified: {certificate['verdict']}, {len(certificate['claims'])} claims recomputed from {folder / 'raw'}"
-    )
+    how = "recomputed and run again" if rerun else "recomputed"
+    typer.echo(f"verified: {certificate['verdict']}, {len(certificate['claims'])} claims {how} from {folder / RAW}")
+
+
+def _run_again(
+    certificate: dict[str, Any], folder: Path, scheduler: str, regimes: list[str], traces: list[Path], jobs: int
+) -> list[str]:
+    """What differs between the stored raw files and those of a fresh run with the same settings."""
+    stored, chosen = certificate["regimes"], certificate["settings"]
+    given = {Path(r).stem: r for r in regimes} | {f"trace:{t.name}": str(t) for t in traces}
+    found: list[str] = []
+    settings, described = [], []
+    for old in stored:
+        name = old["name"]
+        overrides = {"seeds": old["n_seeds"], "slos": tuple(old["slos"]), "decision_steps": old["decision_steps"]}
+        if name.startswith("trace:"):
+            if name not in given:
+                raise BadInput("--trace", f"nothing for {name}", "the file that this certificate was made from")
+            overrides["seeds"] = None
+            one, text = settings_for([], [Path(given[name])], None, None, chosen["root_seed"], overrides)
+        else:
+            one, text = settings_for([given.get(name, name)], [], None, None, chosen["root_seed"], overrides)
+        settings += one
+        described += text
+    with tempfile.TemporaryDirectory() as temporary:
+        request = asked(
+            scheduler,
+            Path(temporary) / "scheduler.log",
+            (settings, described),
+            root_seed=chosen["root_seed"],
+            draws=chosen["draws"],
+            sequential=chosen["sequential"],
+            alpha=chosen["alpha"],
+            min_effect_pp=chosen["min_effect_pp"],
+        )
+        before = {k: v for k, v in certificate.items() if k in ("contender", "settings")}
+        after = {k: request.head[k] for k in before}
+        found += [f"asked: {line}" for line in differences(before, after)]
+        with Console(stderr=True).status("running everything again"):
+            fresh = campaign.run(request.plan, request.settings, jobs)
+        again = Path(temporary) / RAW
+        for name in evidence.write(fresh, again):
+            if files.sha256(again / name) != files.sha256(folder / RAW / name):
+                found.append(f"{RAW}/{name}: a fresh run gives other contents")
+    return found

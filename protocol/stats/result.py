@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 #: Two sums closer than this share of the values' own size are tied, and a tie counts as extreme as the observed.
@@ -54,8 +53,3 @@ class TestOutcome:
 def undecidable(name: str, n: int, reason: str, null: str = "") -> TestOutcome:
     """An outcome without a p-value: never an error, never a pass."""
     return TestOutcome(name, None, None, n, None, null, None, False, reason)
-
-
-def finite_pvalue(p: float) -> float | None:
-    """p when it is a number, else None: a NaN must never be compared with alpha."""
-    return float(p) if math.isfinite(p) else None

@@ -1,0 +1,50 @@
+"""Preregistration, signature and running again, as a reviewer uses them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from conftest import Protocol, refused
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+QUICK = ("--draws", "19", "--jobs", "1")
+
+
+def test_preregistration_is_honoured_and_departures_show(
+    protocol: Protocol, small: Path, aware: Path, tmp_path: Path
+) -> None:
+    plan, out = tmp_path / "plan.json", tmp_path / "out"
+    asked = ("certify", aware, "--regime", small, "--out", out, *QUICK)
+    written = protocol(*asked, "--preregister", plan)
+    assert written.returncode == 0 and plan.exists() and not (out / "certificate.json").exists()
+    refused(protocol(*asked, "--preregister", plan), "plan.json", "written once")
+    kept = protocol(*asked, "--preregistered", plan)
+    made = json.loads((out / "certificate.json").read_text())
+    assert kept.returncode == 0 and made["preregistration"] == json.loads(plan.read_text())["digest"]
+    refused(protocol(*asked, "--seed", 7, "--preregistered", plan), "departs", "settings.root_seed")
+    refused(protocol(*asked, "--slo", "e2e<=900ms", "--preregistered", plan), "departs", "regimes")
+    aware.write_text(aware.read_text() + "\n# a later version\n")
+    refused(protocol(*asked, "--preregistered", plan), "departs", "contender.digest")
+    plan.write_text(plan.read_text().replace('"draws": 19', '"draws": 18'))
+    refused(protocol(*asked, "--preregistered", plan), "digest")
+
+
+def test_signature_and_rerun(protocol: Protocol, small: Path, aware: Path, tmp_path: Path) -> None:
+    key = Ed25519PrivateKey.generate()
+    private, public, out = tmp_path / "key.pem", tmp_path / "key.pub", tmp_path / "out"
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    asked = ("certify", aware, "--regime", small, "--out", out, *QUICK)
+    refused(protocol(*asked, "--sign", small), "small.toml", "Ed25519")
+    assert protocol(*asked, "--sign", private).returncode == 0
+    assert protocol("verify", out, "--key", public).returncode == 0
+    again = protocol("verify", out, "--rerun", aware, "--regime", small)
+    assert again.returncode == 0, again.stdout + again.stderr
+    aware.write_text(aware.read_text().replace("< 4", "< 5"))
+    other = protocol("verify", out, "--rerun", aware, "--regime", small)
+    assert other.returncode == 1 and "contender.digest" in other.stdout and "placements.parquet" in other.stdout
+    stranger = Ed25519PrivateKey.generate().public_key()
+    public.write_bytes(stranger.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    assert "certificate.sig" in protocol("verify", out, "--key", public).stdout
