@@ -365,8 +365,10 @@ def main() -> None:
     sandbox.adopt_orphans()
     folder = os.getcwd()  # a temporary one, made for this host
 
+    running = [0]
+
     def end(_: int, __: FrameType | None) -> NoReturn:
-        sandbox.kill_descendants()
+        sandbox.kill_descendants(running[0])
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
 
@@ -389,6 +391,8 @@ def main() -> None:
                     importlib.import_module(module)
                 except Exception:  # noqa: S112  # the run itself will say why it cannot be imported
                     continue
+            if os.path.isdir("tmp"):
+                os.rename("tmp", "preload")  # where compiled code was cached; every run has its own
             gc.collect()
             gc.freeze()
             continue
@@ -408,7 +412,9 @@ def main() -> None:
                 code = 1
             finally:
                 os._exit(code)
+        running[0] = pid
         _, status = os.waitpid(pid, 0)
+        running[0] = 0
         sandbox.kill_descendants()
         used = f"{scratch}-{turn}"
         os.rename(scratch, used)

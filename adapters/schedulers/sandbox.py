@@ -63,8 +63,17 @@ def children() -> list[int]:
     return found
 
 
-def kill_descendants() -> None:
-    """Kill and reap every child, and what they leave behind, until there is none."""
+def kill_descendants(leader: int = 0) -> None:
+    """Kill and reap every child, and what they leave behind, until there is none.
+
+    `leader` is a child that leads its own process group: all that can be found where there is no /proc.
+    """
+    if leader:
+        for kill in (os.killpg, os.kill):
+            try:
+                kill(leader, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
     try:
         while True:
             if os.waitpid(-1, os.WNOHANG)[0]:
