@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ def small_corridor(seed: int) -> Corridor:
         decision_steps=int(rng.integers(1, 3)),
         step_ns=int(rng.integers(1, 4)),
         merge_ns=int(rng.integers(0, 7)),
-        horizon_ns=int(rng.integers(20, 50)),
+        horizon_ns=int(rng.integers(20, 44)),
     )
 
 
@@ -165,15 +166,43 @@ def test_known_count_and_published_range() -> None:
     assert paper.log10_count(30) == pytest.approx(math.log10(paper.count(30)))
 
 
-@pytest.mark.parametrize("k", [281, 500, 2000])
-def test_a_day_of_merges_neither_overflows_nor_underflows(k: int) -> None:
-    c = Corridor(128, 4096, 8, 73_500_000, 8_000_000_000, 86_400_000_000_000)
-    gaps = c.sample(k, 200, np.random.default_rng(k))
-    for row in gaps[:20]:
-        assert c.violation(c.start_ns(row)) is None
-    # Exchangeable gaps: every position has the same mean, N / K; 200 draws of k gaps.
-    spread = gaps.std() / math.sqrt(len(gaps))
-    assert np.all(np.abs(gaps.mean(axis=0) - gaps.mean()) < 5 * spread + 1e-9)
+def gap_cdf(c: Corridor, k: int, x: int) -> float:
+    """P(a gap <= gap_min + x) over all placements of k merges, in whole numbers: one part with a tighter bound."""
+    low, high = (s - k * c.gap_min for s in c.sum_range(k))
+    width = c.gap_max - c.gap_min
+
+    def loose(s: int) -> int:
+        terms = range(min(k - 1, s // (width + 1)) + 1) if s >= 0 else ()
+        return sum((-1) ** j * math.comb(k - 1, j) * math.comb(s - j * (width + 1) + k, k) for j in terms)
+
+    def tight(s: int) -> int:
+        return loose(s) - loose(s - x - 1)
+
+    return float(Fraction(tight(high) - tight(low - 1), c.count(k)))
+
+
+DAY = Corridor(128, 4096, 8, 73_500_000, 8_000_000_000, 86_400_000_000_000)
+FINE_DAY = Corridor(100, 3000, 1, 100_000_000, 8_000_000_000, 86_400_000_000_000)
+
+
+@pytest.mark.parametrize(
+    ("c", "k"),
+    [
+        (DAY, 281), (DAY, 500), (Corridor(2, 4000, 1, 1, 0, 8000), 2500), (Corridor(2, 4000, 1, 1, 0, 6000), 2990),
+        pytest.param(FINE_DAY, 500, marks=pytest.mark.slow), pytest.param(FINE_DAY, 3000, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_long_horizons_neither_overflow_nor_underflow(c: Corridor, k: int) -> None:
+    """The first, middle and last gap of 2,000 draws against their exact distribution, in about ten bins."""
+    gaps = c.sample(k, 2000, np.random.default_rng(1))
+    assert all(c.violation(c.start_ns(row)) is None for row in gaps[:10])
+    edges = np.unique(np.quantile(gaps[:, 1], np.arange(1, 10) / 10, method="lower")) - c.gap_min
+    p = np.diff([0.0, *(gap_cdf(c, k, int(x)) for x in edges), 1.0])
+    likely = p * 2000 > 5
+    assert likely.sum() >= 2
+    for position in (0, k // 2, k - 1):
+        seen = np.bincount(np.searchsorted(edges, gaps[:, position] - c.gap_min), minlength=len(p))[likely]
+        assert stats.chisquare(seen, seen.sum() * p[likely] / p[likely].sum()).pvalue > 0.0005
 
 
 def test_float_layers_give_the_exact_marginal_of_the_total() -> None:

@@ -233,7 +233,7 @@ def coverage(family: str, seeds: int, reps: int, root: int, bca: bool) -> tuple[
 
 
 def test_inversion_covers_where_bca_does_not() -> None:
-    inverted, _, bca = coverage("lognormal", 5, 200, 41, True)
+    inverted, _, bca = coverage("lognormal", 5, 120, 41, True)
     assert inverted > 0.92 and bca < 0.85
 
 
@@ -247,16 +247,16 @@ def test_coverage_at_length(family: str, seeds: int) -> None:
 
 
 def test_detectable_gain_is_detected_as_often_as_declared() -> None:
-    """Normal, 20 seeds, 19 draws: at the gain that 90 % should find, 90 % +- 4 are found."""
+    """Normal, 20 seeds, 19 draws: at the gain that 90 % should find, 90 % +- 6 are found."""
     sd = math.sqrt(1 + 1 / 19)
     source = rng(51)
     unit = detectable_gain(source.normal(size=20), 0.05, 0.9)
     assert unit is not None
     effect = unit / float(np.std(rng(51).normal(size=20), ddof=1)) * sd
     found = 0
-    for _ in range(500):
+    for _ in range(300):
         y = source.normal(size=(20, 20))
         y[:, 0] -= effect
         result = judge(y, seed=int(source.integers(2**31)), n_resamples=999)
         found += result.pvalue is not None and result.pvalue <= 0.05
-    assert 0.86 <= found / 500 <= 0.94
+    assert 0.84 <= found / 300 <= 0.95

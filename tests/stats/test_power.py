@@ -31,14 +31,14 @@ def test_reproduces_the_power_table(spread: str, seeds: int, draws: int, gain: f
 def test_simulated_pvalues_are_the_envelopes() -> None:
     """The fast kernel against the public tests on the same kind of data: the same power within its error."""
     design = Design(10, 9, 1.0, 1.0, 1.0)
-    fast = simulate_power(design, rng(1), 600)
+    fast = simulate_power(design, rng(1), 400)
     source, hits = rng(2), 0
-    for _ in range(600):
+    for _ in range(400):
         y = source.normal(size=(10, 10))
         y[:, 0] -= 1.0
         p = envelope(y[:, 0], y[:, 1:], source, n_resamples=999).pvalue
         hits += p is not None and p <= 0.05
-    assert abs(hits / 600 - fast.power) < 4 * (2 * 0.25 / 600) ** 0.5
+    assert abs(hits / 400 - fast.power) < 4 * (2 * 0.25 / 400) ** 0.5
 
 
 @pytest.mark.parametrize("family", ["normal", "lognormal"])
