@@ -35,8 +35,9 @@ class Run:
     violation_pct : share of requests that missed the SLO, percent; may be NaN as published.
     replay : what is known of the merges that ran; draws : the same of every draw when the run is a mean over draws.
     merges : realised merges where the file states them.  label_windows : least and most windows that the requests'
-    own in-window labels suggest.  offered : what load was offered, in words; equal words on two
-    seeds mean one and the same load.  derived : how a value was obtained that was not printed itself.
+    own in-window labels suggest.  offered : what load was offered, in words or as "sha256:..." of arrivals and
+    tokens; equal texts on two seeds mean one and the same load.  derived : how a value was obtained that was not
+    printed itself.
     """
 
     regime: str
@@ -118,4 +119,5 @@ class Imported:
     path: Path
     support: Support
     log: Measurements | None = None
+    name: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)

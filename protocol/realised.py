@@ -23,7 +23,8 @@ class Replay:
 
     merges : merges in the schedule.  schedule_s : its length, the period when it repeats; None if not stated.
     starts_s : merge starts, None without the log.  run_s : length of the replay, measured from process start.
-    startup_s : least and greatest time from process start to the first request.
+    startup_s : least and greatest time from process start to the first request.  even : merges come a fixed number of
+    steps apart, so that they are evenly spaced to within one window.
     """
 
     merges: int
@@ -33,6 +34,7 @@ class Replay:
     repeat: bool
     startup_s: tuple[float, float] = (0.0, 0.0)
     starts_s: tuple[float, ...] | None = None
+    even: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,13 +85,14 @@ def _joined(windows: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return joined
 
 
-def realised(replay: Replay, least_gap_s: float | None = None) -> Realised:
+def realised(replay: Replay, least_gap_s: float | None = None, longest_gap_s: float | None = None) -> Realised:
     """Windows inside the measured part [start-up, run end] of a replay.
 
     With the log they are counted; the bounds are the counts at both ends of the start-up interval.  Without it, starts
     lie anywhere in [0, schedule - window], at least `least_gap_s` apart (the window itself if not given); the first is
     no earlier than that gap less the window, and the last ends the schedule, as it does when the trainer stops at its
-    last merge.  The bounds cover every such schedule; the estimate takes evenly spaced starts.
+    last merge; no gap is above `longest_gap_s`.  The bounds cover every such schedule; the estimate takes evenly spaced
+    starts, and where the schedule is even the bounds are one window to either side.
 
     Raises BadInput when the length of the schedule is needed and not known.
     """
@@ -107,22 +110,30 @@ def realised(replay: Replay, least_gap_s: float | None = None) -> Realised:
     cycles, rest = divmod(run, length) if replay.repeat and length > w else (0.0, run)
     # The first gap runs from time 0 and obeys the corridor too: H_min steps, which is the least gap less the merge.
     first = gap - w
-    low, high = _partial(k, length, w, rest, gap, first)
+    low, high = _partial(k, length, w, rest, gap, first, longest_gap_s)
     # Windows over before the first request; only in the first pass.
     lost = _fits(first, min(replay.startup_s[1], run) - w, gap) if replay.startup_s[1] > w else 0
     whole = int(cycles) * k
     low, high = max(whole + low - min(lost, k), 0), whole + high
+    if replay.even:
+        low, high = max(low, math.floor(estimate) - 1), min(high, math.ceil(estimate) + 1)
     return Realised(min(max(estimate, low), high), low, high, _how(replay, gap), False)
 
 
-def _partial(k: int, length: float, w: float, rest: float, gap: float, first: float) -> tuple[int, int]:
+def _partial(
+    k: int, length: float, w: float, rest: float, gap: float, first: float, longest: float | None
+) -> tuple[int, int]:
     """Least and most starts in [0, rest] of a pass over a schedule with k starts in [0, length - w]."""
     last = length - w
     if rest >= last:
         return k, k
     after = _fits(rest, last, gap)
     before = _fits(first, rest, gap)
-    return max(k - after, 0), min(before, k - 1)
+    least, most = max(k - after, 0), min(before, k - 1)
+    if longest is not None and longest >= gap and k * longest >= last:
+        least = max(least, min(int(rest / longest), k - 1))
+        most = max(min(most, k - math.ceil((last - rest) / longest)), least)
+    return least, most
 
 
 def _fits(begin: float, end: float, gap: float) -> int:
