@@ -187,7 +187,7 @@ def _own_slo(trace: RequestTrace, regime: Regime, root_seed: int) -> str:
     if not served.any():
         raise BadInput(trace.name, "no request that the sidecar could serve", "requests within its KV memory")
     limits = ((name, SLACK * np.nanquantile(getattr(idle, f"{name}_ns")[served], 0.95)) for name in ("ttft", "tpot"))
-    return ",".join(f"{name}<={max(limit / 1e6, 0.01):.2g}ms" for name, limit in limits)
+    return ",".join(f"{name}<={float(format(max(limit / 1e6, 0.01), '.2g')):g}ms" for name, limit in limits)
 
 
 def _described(setting: Setting, regime: dict[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,11 @@ def _run_again(
     settings, described = [], []
     for old in stored:
         name = old["name"]
-        overrides = {"seeds": old["n_seeds"], "slos": tuple(old["slos"]), "decision_steps": old["decision_steps"]}
+        overrides = {
+            "seeds": old["n_seeds"],
+            "slos": tuple(old["slos"]),
+            "decision_steps": old["corridor"]["decision_steps"],
+        }
         if name.startswith("trace:"):
             if name not in given:
                 raise BadInput("--trace", f"nothing for {name}", "the file that this certificate was made from")
