@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from adapters.published import parsing, request_logs, table, vllm_bench, wa_diloco
-from adapters.published.wa_comparisons import Artifact
+from adapters.published.wa_comparisons import INTRODUCTION, Artifact
 from protocol.errors import BadInput
 from protocol.measurements import Measurements
 from protocol.published import Comparison, Imported, Run, Support
@@ -78,6 +78,7 @@ class Reading:
     comparisons: list[Comparison] = field(default_factory=list)
     files: list[Imported] = field(default_factory=list)
     skipped: list[Path] = field(default_factory=list)
+    introduction: tuple[str, ...] = ()
 
 
 def recognise(document: parsing.Document) -> Format | None:
@@ -113,6 +114,8 @@ def read(
             _add(artifact, known.name, document)
             reading.files.append(Imported(path, wa_diloco.SUPPORT, name=known.name))
     reading.comparisons += artifact.comparisons()
+    if reading.comparisons and any(one.name.startswith("WA-DiLoCo") for one in reading.files):
+        reading.introduction = INTRODUCTION
     if requests:
         reading.comparisons += table.comparisons(requests, f"requests, {slo}", policy, random_arm)
     if not reading.files:

@@ -30,6 +30,16 @@ from protocol.realised import Replay, longest_gap_s
 from protocol.stats.randomization import sign_flip
 
 _H = re.compile(r"fixed_h_(\d+)")
+INTRODUCTION = (
+    "The WA-DiLoCo artifact (Not Every Sync Is Safe, released 2026-06-09) publishes its replay scripts and per-run "
+    "summaries, which is what makes this audit possible, and states itself that WA-DiLoCo and its online variant tie "
+    "with matched random deferral.  That conclusion stands here.  The audit asks what else the published numbers "
+    "license under this project's gates, and recomputes them.",
+    "Two things in the numbers are easily overlooked.  The replay clock starts before the server does, and a schedule "
+    "shorter than the replay starts anew at its end, so arms that logged the same number of merges in training did not "
+    "run the same number of merge windows in the replay.  And the client waits for each batch before it sends the "
+    "next, so a slower server is asked less.",
+)
 #: The published corridor in inner steps, and how often polled arms meet the coordinator.
 H_MIN, H_MAX, POLL = 128, 512, 128
 _DRAWS, _LEAST_GAP_S = 5, 18.0
