@@ -48,3 +48,19 @@ def test_signature_and_rerun(protocol: Protocol, small: Path, aware: Path, tmp_p
     stranger = Ed25519PrivateKey.generate().public_key()
     public.write_bytes(stranger.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     assert "certificate.sig" in protocol("verify", out, "--key", public).stdout
+
+
+def test_certificate_keeps_to_its_schema(protocol: Protocol, small: Path, aware: Path, tmp_path: Path) -> None:
+    import jsonschema
+
+    import protocol as package
+
+    schema = json.loads((Path(package.__file__).parent / "certificate.schema.json").read_text())
+    checker = jsonschema.Draft202012Validator(schema)
+    for name, extra in (("pass", ()), ("few", ("--seeds", 3)), ("auto", ("--draws", "auto"))):
+        protocol("certify", aware, "--regime", small, "--out", tmp_path / name, *QUICK, *extra)
+        made = json.loads((tmp_path / name / "certificate.json").read_text())
+        assert [e.message for e in checker.iter_errors(made)] == []
+    made["claims"][0]["envelope"]["p"] = 0.0
+    made["verdict"] = "MAYBE"
+    assert len(list(checker.iter_errors(made))) == 2
