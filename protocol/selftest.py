@@ -206,7 +206,7 @@ def simulated_null(setting: Setting, worlds: Worlds, root: int, family: str, siz
     for s in range(size.seeds):
         workload = worlds.workload(0 if family == SAME else s)
         traces.append(_thinned(workload, seeds.generator(root, "thin", s)) if family == HEAVY else workload.trace)
-    return _verdicts(setting, root, traces, made, size)
+    return verdicts(setting, root, traces, made, size)
 
 
 def _thinned(workload: Workload, rng: np.random.Generator) -> RequestTrace:
@@ -241,10 +241,10 @@ def simulated_good(
         gains.append(100 * (costs(sidecar, many, corridor, slo)[:, 0].mean() - spent.min()) / len(trace))
         traces.append(trace)
         made.append(tried[np.argmin(spent)])
-    return float(np.mean(gains)), _verdicts(setting, root, traces, made, size)
+    return float(np.mean(gains)), verdicts(setting, root, traces, made, size)
 
 
-def _verdicts(
+def verdicts(
     setting: Setting, root: int, traces: Sequence[RequestTrace], made: Sequence[Gaps], size: Size
 ) -> dict[str, bool]:
     """What each test says of schedules `made`, one a trace, through the code that certifies."""
