@@ -362,6 +362,7 @@ def head_for(source: object, settings: list[campaign.Setting], alpha: float = 0.
         "settings": {"root_seed": 7, "draws": 19, "control_draws": 5, "probes": 1, "alpha": alpha,
                      "min_effect_pp": min_effect_pp},
         "versions": versions(),
+        "preregistration": None,
         "regimes": [described(s) for s in settings],
     }  # fmt: skip
 
