@@ -1,0 +1,1 @@
+"""Small real training runs of many islands.  Training needs torch: the extra `train`."""
