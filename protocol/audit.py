@@ -242,6 +242,36 @@ def audit(comparison: Comparison) -> dict[str, Any]:
     })  # fmt: skip
 
 
+def summary(audited: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence a comparison with published wins: how many are still wins at equal budget, and what the arms ran."""
+    told = []
+    for found in audited:
+        wins = [c for c in found["claims"] if c["kind"] == "better" and c["pair"] and c["pair"]["seeds"]]
+        wins = [c for c in wins if c["pair"]["survives"]["verdict"] != "no win"]
+        if not wins:
+            continue
+        names = {
+            v: [c["versus"] for c in wins if c["pair"]["survives"]["verdict"] == v] for v in ("yes", "undecidable")
+        }
+        text = f"{found['title']}: {len(wins)} published win{'s' if len(wins) > 1 else ''} of {wins[0]['policy']}; "
+        text += f"at equal budget {_count(names['yes'])} survive"
+        text += f", {_count(names['undecidable'])} cannot be told" if names["undecidable"] else ""
+        ran = [a for a in found["arms"] if a["windows"] is not None]
+        if ran:
+            least, most = min(ran, key=lambda a: a["windows"]), max(ran, key=lambda a: a["windows"])
+            text += f".  Merge windows that ran: from {least['windows']:.1f} ({least['arm']}) to {most['windows']:.1f} "
+            text += f"({most['arm']})"
+        per = [a["per_window"]["mean"] for a in ran if a["per_window"]["mean"] is not None]
+        if len(per) > 1:
+            text += f"; violations per window from {min(per):.1f} to {max(per):.1f}"
+        told.append(text + ".")
+    return told
+
+
+def _count(names: Sequence[str]) -> str:
+    return f"{len(names)} ({', '.join(names)})" if names else "none"
+
+
 def finite(value: Any) -> Any:
     """The same with every number that is not finite as None, and tuples as lists."""
     if isinstance(value, float):

@@ -112,10 +112,20 @@ def arm_summary(comparison: Comparison, arm: str) -> dict[str, Any]:
         "label_runs": len(labels),
         "startup_s": _hull([replay.startup_s for replay in replays]),
         "schedule_s": _range([replay.schedule_s for replay in replays]),
-        "per_window": t_interval([
-            _nan(run.violation_pct) * _nan(run.requests) / 100 / b.windows if b and b.windows > 0 else math.nan
-            for run, b in zip(runs, budgets, strict=True)
-        ]),
+        "per_window": _unless_idle(
+            runs,
+            [
+                _nan(run.violation_pct) * _nan(run.requests) / 100 / b.windows if b and b.windows > 0 else math.nan
+                for run, b in zip(runs, budgets, strict=True)
+            ],
+        ),
+        "pct_per_window": _unless_idle(
+            runs,
+            [
+                _nan(run.violation_pct) / b.windows if b and b.windows > 0 else math.nan
+                for run, b in zip(runs, budgets, strict=True)
+            ],
+        ),
         "derived": next((run.derived for run in runs if run.derived), ""),
     }  # fmt: skip
 
@@ -254,9 +264,13 @@ def _unless(
     runs: Sequence[Run], units: Sequence[_Unit], measure: Callable[[_Unit, int, int], float], ours: int, theirs: int
 ) -> dict[str, Any]:
     """The measure over seeds, unless the runs show that violations do not come from merge windows at all."""
+    return _unless_idle(runs, [measure(unit, ours, theirs) for unit in units])
+
+
+def _unless_idle(runs: Sequence[Run], values: Sequence[float]) -> dict[str, Any]:
     if transfer_check([run.transfer for run in runs]).status == "failed":
         return t_interval([]) | {"reason": "p95 is no higher in merge windows, so violations are not the windows'"}
-    return t_interval([measure(unit, ours, theirs) for unit in units])
+    return t_interval(values)
 
 
 def _excess(units: Sequence[_Unit]) -> dict[str, float | None]:

@@ -125,7 +125,7 @@ def _partial(
 ) -> tuple[int, int]:
     """Least and most starts in [0, rest] of a pass over a schedule with k starts in [0, length - w]."""
     last = length - w
-    if rest >= last:
+    if rest > last:
         return k, k
     after = _fits(rest, last, gap)
     before = _fits(first, rest, gap)

@@ -66,7 +66,9 @@ def limits(found: Mapping[str, Any] | None, digits: int = 2, sign: bool = True) 
     mean = fmt.fixed(found["mean"], digits, sign)
     if found.get("low") is None:
         return f"{mean} (no interval: {found.get('reason') or 'unknown'})"
-    return f"{mean} {fmt.interval([found['low'], found['high']], digits)}"
+    # A line break inside an interval would make it hard to read.
+    ends = fmt.interval([found["low"], found["high"]], digits).replace(" ", "\u00a0")
+    return f"{mean} {ends}"
 
 
 def windows(row: Mapping[str, Any]) -> str:
@@ -81,6 +83,7 @@ def windows(row: Mapping[str, Any]) -> str:
 
 def arm_rows(comparison: Mapping[str, Any]) -> list[list[str]]:
     rows = []
+    counts = all(arm["per_window"]["mean"] is not None for arm in comparison["arms"])
     for arm in comparison["arms"]:
         labels = arm["windows_by_labels"]
         told = (
@@ -97,16 +100,26 @@ def arm_rows(comparison: Mapping[str, Any]) -> list[list[str]]:
             ", ".join(fmt.count(n) for n in arm["merges_logged"]) or fmt.UNKNOWN,
             windows(arm),
             told,
-            limits(arm["per_window"], 1, sign=False),
+            _per_window(arm, counts),
         ])  # fmt: skip
     for arm in comparison["aggregates"]:
         if arm["windows"] is None:
             continue
         spread = f"{fmt.fixed(arm['mean_pct'])} ± {fmt.fixed(arm['sd_pct'])} (sd)"
-        per = f"{fmt.fixed(arm['pct_per_window'])} pp"
+        per = f"{fmt.fixed(arm['pct_per_window'])} pp (no interval: runs not published)"
         name = f"{arm['arm']} (mean only)"
         rows.append([name, fmt.count(arm["n"]), spread, fmt.UNKNOWN, fmt.UNKNOWN, windows(arm), fmt.UNKNOWN, per])
     return rows
+
+
+def _per_window(arm: Mapping[str, Any], counts: bool) -> str:
+    """Violations per window as a count where every arm's requests are known, else in points of all requests."""
+    if counts:
+        return limits(arm["per_window"], 1, sign=False)
+    points = limits(arm["pct_per_window"], sign=False)
+    if points == fmt.UNKNOWN:
+        return arm["per_window"]["reason"] or points
+    return f"{points} pp"
 
 
 def survival(pair: Mapping[str, Any]) -> str:
@@ -169,6 +182,8 @@ def to_markdown(document: Mapping[str, Any]) -> str:
     for text in document["introduction"]:
         lines += [fmt.clean(text), ""]
     lines += ["## What the claims are licensed to say", ""]
+    lines += [f"- {fmt.markdown(text)}" for text in document["summary"]]
+    lines += [""] if document["summary"] else []
     verdicts = [[c["title"], claim["text"], claim["verdict"]] for c in document["comparisons"] for claim in c["claims"]]
     lines += _table(("Comparison", "Claim", "Verdict"), verdicts)
     lines += ["", *(fmt.clean(text) for text in document["legend"]), ""]

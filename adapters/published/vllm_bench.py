@@ -19,6 +19,7 @@ from protocol.errors import BadInput
 from protocol.published import Imported, Support
 
 _BENCH = ("completed", "duration", "request_throughput")
+_TEXTS = ("backend", "model_id", "request_rate")
 _LISTS = ("start_times", "ttfts", "itls", "input_lens", "output_lens")
 _PLAN = "the scheduled arrivals are not in the file, so send delay and offered load cannot be checked"
 _BUDGET = "no merge log"
@@ -130,7 +131,7 @@ def _facts(where: str, run: Mapping[str, Any]) -> dict[str, object]:
                  "completed", "failed", "request_throughput", "mean_ttft_ms", "p99_ttft_ms", "mean_e2e_latency_ms",
                  "p99_e2el_ms"):  # fmt: skip
         value = run.get(name)
-        if value is not None and not isinstance(value, str):
+        if value is not None and not (isinstance(value, str) and name in _TEXTS):
             value = parsing.maybe_number(f"{where}, {name}", value)
         if value is not None:
             facts[name] = value

@@ -31,10 +31,11 @@ from protocol.stats.randomization import sign_flip
 
 _H = re.compile(r"fixed_h_(\d+)")
 INTRODUCTION = (
-    "The WA-DiLoCo artifact (Not Every Sync Is Safe, released 2026-06-09) publishes its replay scripts and per-run "
-    "summaries, which is what makes this audit possible, and states itself that WA-DiLoCo and its online variant tie "
-    "with matched random deferral.  That conclusion stands here.  The audit asks what else the published numbers "
-    "license under this project's gates, and recomputes them.",
+    "The WA-DiLoCo artifact (Not Every Sync Is Safe; github.com/maincodeMax/workload-aware-diloco, first release, "
+    "2026-06-09) publishes its replay scripts and per-run summaries, which is what makes this audit possible, and "
+    "states itself that WA-DiLoCo and its online variant tie with matched random deferral.  That conclusion stands "
+    "here.  The audit asks what else the published numbers license under this project's gates, and recomputes them.  "
+    "The artifact carries no licence file; its figures are cited, its files are not part of this project.",
     "Two things in the numbers are easily overlooked.  The replay clock starts before the server does, and a schedule "
     "shorter than the replay starts anew at its end, so arms that logged the same number of merges in training did not "
     "run the same number of merge windows in the replay.  And the client waits for each batch before it sends the "
@@ -268,10 +269,16 @@ def _steady(artifact: Artifact, regime: str, runs: list[Run], pace: _Pace) -> Co
         claims = [Claim(f"WA-DiLoCo beats {arm} in steady sync-heavy replay", "better", _WA, arm) for arm in rivals]
     if _WA in arms and _RANDOM in arms:
         claims.append(
-            Claim("WA-DiLoCo is not better than matched random deferral", "not better", _WA, _RANDOM, _STEADY_P[regime])
+            Claim(
+                "WA-DiLoCo is not shown better than matched random deferral",
+                "not better",
+                _WA,
+                _RANDOM,
+                _STEADY_P[regime],
+            )
         )
     if regime == "pressure" and _WA in arms:
-        claims += [Claim(f"WA-DiLoCo is not better than {arm}", "not better", _WA, arm) for arm in rivals]
+        claims += [Claim(f"WA-DiLoCo is not shown better than {arm}", "not better", _WA, arm) for arm in rivals]
     table, printed = _stage11_table(artifact, regime)
     return Comparison(
         f"stage 11 {regime}",
@@ -365,8 +372,8 @@ def _bursty(artifact: Artifact, online: list[RunSummary], steady: Sequence[Run],
     for policy, versus, kind, text in (
         (_OFFLINE, _RANDOM, "better", "Offline calibrated placement beats matched random in bursty replay"),
         (_ONLINE, _WA, "not better", "Online calibrated WA against WA-DiLoCo is directional, not a win"),
-        (_ONLINE, _RANDOM, "not better", "Online calibrated WA is not better than matched random"),
-        (_ONLINE, _OFFLINE, "not better", "Online calibrated WA is not better than the offline plan"),
+        (_ONLINE, _RANDOM, "not better", "Online calibrated WA is not shown better than matched random"),
+        (_ONLINE, _OFFLINE, "not better", "Online calibrated WA is not shown better than the offline plan"),
     ):
         test = artifact.tests.get(f"{policy} vs {versus}")
         if policy in arms and versus in arms:
@@ -478,6 +485,11 @@ def _bursty_notes(
             f"The {len(draws)} random draws, made again by the public script's rule and seeds: {over} leave the "
             f"corridor with a gap longer than {pace.longest:.1f} s (longest gaps {gaps[0]:.0f} to {gaps[-1]:.0f} s)."
         )
+    if artifact.stage13:
+        notes.append(
+            "Published table: violations of arms with a value for every run are recomputed from them; everything else "
+            "is the stored mean and standard deviation at printed precision, since those runs were not published."
+        )
     speeds = [(a.arm, a.tokens_per_s) for a in _aggregates(artifact, set(), {}, ()) if a.tokens_per_s]
     if len(speeds) > 1:
         (low, slow), (high, fast) = min(speeds, key=lambda x: x[1]), max(speeds, key=lambda x: x[1])
@@ -499,8 +511,8 @@ def _stage13_printed(
     for where, row in artifact.stage13:
         arm = str(row["policy"])
         cells = {head: _stored(where, row.get(name)) for head, name in columns.items()}
-        own = [run.violation_pct for run in runs if run.arm == arm and not run.derived]
-        if own and all(run.seed is not None for run in runs if run.arm == arm):
+        own = [run.violation_pct for run in runs if run.arm == arm and not run.draws]
+        if len(own) == row["n"]:
             cells["raw SLO %"] = mean_sd(own)
         rows.append([arm, str(row["n"]), *cells.values()])
         claimed = artifact.printed.get(arm, {})

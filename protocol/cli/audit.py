@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from adapters.published.registry import Reading, read
-from protocol.audit import audit, finite
+from protocol.audit import audit, finite, summary
 from protocol.files import canonical_json, write_text
 from protocol.measurements import SERVED, Measurements
 from protocol.published import Imported
@@ -67,11 +67,12 @@ def audit_command(
 
 def _document(reading: Reading, command: str) -> dict[str, Any]:
     """Plain values of the whole audit, as written to audit.json."""
-    formats: dict[tuple[str, str], dict[str, Any]] = {}
+    formats: dict[str, dict[str, Any]] = {}
     for one in reading.files:
-        row = formats.setdefault((one.name, one.support.format), {"files": 0, **vars(one.support)})
+        row = formats.setdefault(one.support.format, {"files": 0, **vars(one.support)})
         row["files"] += 1
         row["undecidable"] = dict(one.support.undecidable)
+    audited = [audit(comparison) for comparison in reading.comparisons]
     return dict(
         finite({
             "schema": "protocol-audit",
@@ -79,7 +80,8 @@ def _document(reading: Reading, command: str) -> dict[str, Any]:
             "command": command,
             "introduction": list(reading.introduction),
             "legend": list(LEGEND),
-            "comparisons": [audit(comparison) for comparison in reading.comparisons],
+            "summary": summary(audited),
+            "comparisons": audited,
             "formats": list(formats.values()),
             "files": [_file(one) for one in reading.files if one.log is not None or one.facts],
             "skipped": [path.name for path in reading.skipped],
