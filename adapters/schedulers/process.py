@@ -381,6 +381,8 @@ class ProcessSource:
     # --- details ---
 
     def _running(self) -> _Host:
+        if self.host is not None and self.host.process.poll() is not None:
+            self.stop_host()  # it was killed while idle
         if self.host is None:
             if self._log is None:
                 self._log = tempfile.TemporaryFile() if self.log_path is None else self.log_path.open("ab")
