@@ -345,6 +345,17 @@ def test_merge_cost_of_a_server_that_is_never_idle() -> None:
     assert np.abs(error).max() <= 0.1 * full.mean()
 
 
+def test_merge_cost_follows_a_mild_merge_to_its_end() -> None:
+    # At 0.5 % slower no request is off by an iteration, so only the end of the merge may end its simulation.
+    mild = {"decode_slowdown": 1.005, "prefill_slowdown": 1.005, "overhead_sigma": 0.0}
+    loaded = load(SidecarModel.shipped().changed(mild), poisson(9.0, 120, seed=3))
+    quiet = loaded.replay(Schedule.empty())
+    slo = Slo(tpot_ns=int(np.median(quiet.tpot_ns)))
+    starts = np.arange(0, 110 * S, 3 * S)
+    full = loaded.violations([Schedule.all_islands(np.array([s]), 8 * S) for s in starts], slo)
+    assert loaded.merge_cost(starts, 8 * S, slo).tolist() == (full - quiet.violates(slo).sum()).tolist()
+
+
 def test_merge_cost_refuses_nonsense() -> None:
     loaded = load(model(), requests((0, 1, 1)))
     for starts, merge_ns in (([-1], 8), ([0], 0), ([[0]], 8)):
