@@ -35,6 +35,7 @@ def test_exit_codes(app: typer.Typer, tmp_path: Path, code: str, status: int, sa
     path.write_text(code)
     result = CliRunner().invoke(app, ["validate", str(path), "--decisions", "50"], env={"COLUMNS": "200"})
     assert (result.exit_code, said in result.output) == (status, True), result.output
+    assert ("not checked" in result.output) == ("import random" in code)
     result = CliRunner().invoke(app, ["validate", str(path), "--decisions", "50", "--json"])
     assert result.exit_code == status
     assert any(said in finding["message"] for finding in json.loads(result.output)) == ("nothing" not in said)
