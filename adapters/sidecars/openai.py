@@ -1,0 +1,252 @@
+"""A real sidecar: any server that speaks OpenAI's streaming completions, loaded open-loop.
+
+Requests are sent when the trace says, whatever the server does meanwhile, and every latency counts from the
+scheduled arrival, so neither client nor queue can hide a delay (no coordinated omission).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adapters.sidecars.sse import Completion, Events
+from protocol.errors import ProtocolError, SidecarError
+from protocol.measurements import FAILED, REFUSED, SERVED, Measurements, exposure_ns
+from protocol.schedule import Schedule
+from protocol.trace import NS_PER_S, RequestTrace, frozen
+
+#: Statuses by which a server turns a request away rather than failing on it.
+_REFUSALS = {429, 503}
+#: A run is valid when this share of its requests was sent within this delay of its schedule.
+SENT_SHARE, SENT_WITHIN_NS = 0.99, 5_000_000
+#: Where the key is looked for; it is never stored, logged or certified.
+API_KEY = "OPENAI_API_KEY"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where and how to ask.
+
+    url : base address, without /v1.  chat : chat completions instead of completions.  token_ids : prompts as token
+    ids below `vocabulary` (else as text of about the wanted length).  extra : further fields of every request.
+    """
+
+    url: str
+    model: str
+    chat: bool = False
+    token_ids: bool = True
+    vocabulary: int = 32_000
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def body(self, prompt_tokens: int, output_tokens: int, salt: int) -> dict[str, Any]:
+        """One request; `salt` makes its prompt its own, so that no prefix cache serves it."""
+        fields: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": output_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+            "ignore_eos": True,
+            "temperature": 0.0,
+            **self.extra,
+        }
+        if self.token_ids and not self.chat:
+            start = salt * 7919
+            usable = self.vocabulary - 3
+            return {**fields, "prompt": [3 + (start + 31 * i) % usable for i in range(prompt_tokens)]}
+        text = f"{salt} " + "word " * max(prompt_tokens - 2, 1)
+        if self.chat:
+            return {**fields, "messages": [{"role": "user", "content": text}]}
+        return {**fields, "prompt": text}
+
+    @property
+    def path(self) -> str:
+        return f"{self.url.rstrip('/')}/v1/{'chat/completions' if self.chat else 'completions'}"
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """Seconds after which a request, a silent stream, and the whole run past its last arrival are given up."""
+
+    request_s: float = 60.0
+    idle_s: float = 20.0
+    drain_s: float = 60.0
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One replay on a real server.
+
+    measurements : a row for every scheduled request.  itl_ns : inter-token latencies of each, empty where none.
+    failures : how many requests failed of each cause.
+    send_delay_ns : int64, sent minus scheduled, -1 where never sent.
+    """
+
+    measurements: Measurements
+    itl_ns: tuple[NDArray[np.int64], ...]
+    failures: Mapping[str, int]
+    send_delay_ns: NDArray[np.int64]
+
+    @property
+    def invalid(self) -> str | None:
+        """Why the client did not offer the load that it was asked to, or None."""
+        late = (self.send_delay_ns > SENT_WITHIN_NS) | (self.send_delay_ns < 0)
+        share = 1.0 - float(late.mean()) if len(late) else 1.0
+        if share < SENT_SHARE:
+            return (
+                f"{100 * share:.2f} % of requests were sent within {SENT_WITHIN_NS / 1e6:g} ms of schedule; "
+                f"expected at least {100 * SENT_SHARE:g} %: the client could not offer this load"
+            )
+        return None
+
+
+class _Row:
+    """What is known of one request."""
+
+    __slots__ = ("completion", "failure", "last_ns", "refused", "sent_ns")
+
+    def __init__(self) -> None:
+        self.sent_ns = -1
+        self.last_ns = -1
+        self.completion = Completion()
+        self.failure: str | None = "not sent before the run's deadline"
+        self.refused = False
+
+
+async def replay_open_loop(
+    target: Target,
+    trace: RequestTrace,
+    deadlines: Deadlines,
+    begin: Callable[[int], None] = lambda start_ns: None,
+    lead_s: float = 0.5,
+) -> tuple[list[_Row], int]:
+    """Send every request at its time; rows in the order of the trace, and the clock reading of the trace's start.
+
+    begin : called once with the monotonic clock reading at which the trace starts, `lead_s` ahead of it.
+    """
+    aiohttp = _aiohttp()
+    rows = [_Row() for _ in range(len(trace))]
+    headers = {"Content-Type": "application/json"}
+    if os.environ.get(API_KEY):
+        headers["Authorization"] = f"Bearer {os.environ[API_KEY]}"
+    bodies = [
+        target.body(int(p), int(o), i)
+        for i, (p, o) in enumerate(zip(trace.prompt_tokens, trace.output_tokens, strict=True))
+    ]
+    hooks = aiohttp.TraceConfig()
+
+    async def on_sent(session: Any, context: Any, params: Any) -> None:
+        row = context.trace_request_ctx
+        if row.sent_ns < 0:
+            row.sent_ns = time.monotonic_ns()
+
+    hooks.on_request_headers_sent.append(on_sent)
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
+    timeout = aiohttp.ClientTimeout(total=deadlines.request_s, sock_read=deadlines.idle_s)
+    async with aiohttp.ClientSession(
+        connector=connector, timeout=timeout, headers=headers, trace_configs=[hooks], read_bufsize=1 << 16
+    ) as session:
+        start_ns = time.monotonic_ns() + int(lead_s * NS_PER_S)
+        begin(start_ns)
+        running: set[asyncio.Task[None]] = set()
+        for row, body, arrival_ns in zip(rows, bodies, trace.arrival_ns.tolist(), strict=True):
+            await _until(start_ns + arrival_ns)
+            task = asyncio.create_task(_one(session, target.path, body, row))
+            running.add(task)
+            task.add_done_callback(running.discard)
+        if running:
+            _, late = await asyncio.wait(running, timeout=deadlines.drain_s)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+    return rows, start_ns
+
+
+async def _until(deadline_ns: int) -> None:
+    """Sleep, then yield in small steps, so that a send is late by far less than a timer's tick."""
+    while (left := deadline_ns - time.monotonic_ns()) > 0:
+        await asyncio.sleep(left / NS_PER_S - 0.001 if left > 2_000_000 else 0)
+
+
+async def _one(session: Any, path: str, body: dict[str, Any], row: _Row) -> None:
+    """One request from sending to its last event; every way it can end is a value in its row."""
+    row.failure = "given up at the run's deadline"
+    events = Events()
+    try:
+        async with session.post(path, json=body, trace_request_ctx=row) as response:
+            if response.status != 200:
+                row.refused = response.status in _REFUSALS
+                row.failure = f"HTTP {response.status}"
+                await response.read()
+                return
+            async for piece in response.content.iter_any():
+                now_ns = time.monotonic_ns()
+                for data in events.feed(piece):
+                    row.completion.take(data, now_ns)
+                if row.completion.event_ns:
+                    row.last_ns = row.completion.event_ns[-1]
+                if row.completion.done:
+                    break
+        row.failure = row.completion.failure
+    except asyncio.CancelledError:
+        raise
+    except TimeoutError:
+        row.failure = "timed out" if row.sent_ns >= 0 else "timed out before it was sent"
+    except ValueError as error:
+        row.failure = f"unreadable stream: {error}"
+    except Exception as error:  # every failure of a server is a row, whatever its class; none may end the run
+        row.failure = f"{type(error).__name__}"
+        row.refused = "ConnectionRefused" in repr(error) or "ClientConnectorError" in type(error).__name__
+
+
+def replay(
+    target: Target,
+    trace: RequestTrace,
+    schedule: Schedule,
+    deadlines: Deadlines | None = None,
+    begin: Callable[[int], None] = lambda start_ns: None,
+) -> Run:
+    """Replay a trace on a live server.  `schedule` says which merges ran, for the exposure.
+
+    Raises SidecarError when the server cannot be reached at all.
+    """
+    rows, start_ns = asyncio.run(replay_open_loop(target, trace, deadlines or Deadlines(), begin))
+    if rows and all(row.refused and row.sent_ns < 0 for row in rows):
+        raise SidecarError(f"{target.url}: nobody answers there; expected a server that speaks OpenAI's completions")
+    origin = start_ns + trace.arrival_ns
+    served = np.array([row.failure is None for row in rows], bool)
+    first = np.array([row.completion.event_ns[0] if row.completion.event_ns else -1 for row in rows], np.int64)
+    last = np.array([row.last_ns for row in rows], np.int64)
+    sent = np.array([row.sent_ns for row in rows], np.int64)
+    itl = tuple(frozen(row.completion.itl_ns() if row.failure is None else [], "i8") for row in rows)
+    e2e = np.where(served, np.maximum(last - origin, 1), -1)
+    outcome = np.where(served, SERVED, np.where([row.refused for row in rows], REFUSED, FAILED))
+    measurements = Measurements(
+        arrival_ns=trace.arrival_ns,
+        sent_ns=np.where(sent >= 0, sent - start_ns, -1),
+        ttft_ns=np.where(served, np.maximum(first - origin, 1), -1),
+        e2e_ns=e2e,
+        max_itl_ns=np.array([int(gaps.max()) if len(gaps) else 0 for gaps in itl], np.int64),
+        prompt_tokens=trace.prompt_tokens,
+        output_tokens=np.array([row.completion.tokens if row.failure is None else 0 for row in rows], np.int32),
+        outcome=outcome,
+        island=trace.island,
+        exposure_ns=exposure_ns(trace, e2e, schedule),
+    )
+    failures = Counter(row.failure for row in rows if row.failure is not None)
+    return Run(measurements, itl, dict(sorted(failures.items())), np.where(sent >= 0, sent - origin, -1))
+
+
+def _aiohttp() -> Any:
+    try:
+        import aiohttp
+    except ImportError:
+        raise ProtocolError("real sidecars need the extra: pip install 'diloco-protocol[sidecar]'") from None
+    return aiohttp
