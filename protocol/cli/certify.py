@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,6 +50,9 @@ def certify(
         int | None, typer.Option(min=1, help="inner steps between decisions (published: 128)")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="root of every random stream")] = 20260601,
+    fresh_seed: Annotated[
+        bool, typer.Option("--fresh-seed", help="a root that nobody could know before, recorded in the certificate")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="output folder (default: runs/NAME)")] = None,
     preregister: Annotated[
         Path | None, typer.Option(help="only write this file, which fixes everything that will be judged")
@@ -63,6 +67,9 @@ def certify(
     Exit code 0 passed, 1 failed, 3 undecidable, 2 bad input or crash.
     """
     notes = Console(stderr=True, highlight=False)
+    if fresh_seed:
+        seed = secrets.randbits(48)
+        notes.print(f"fresh root: --seed {seed}")
     chosen = settings_for(regime or [], trace or [], trace_format, time_unit, seed, {
         "seeds": seeds, "slos": tuple(slo) if slo else None, "decision_steps": decision_steps,
     })  # fmt: skip
@@ -79,6 +86,7 @@ def certify(
             sequential=draws == "auto",
             alpha=alpha,
             min_effect_pp=min_effect,
+            hidden=trace or [],
         )
         if preregister is not None:
             digest = preregistration.register(request.head, preregister)

@@ -40,9 +40,12 @@ SHORTEST_S, WANTED_SEEDS = 120.0, 20
 SLACK = 1.5
 
 
-def contender_opener(scheduler: str, log: str) -> Contender:
-    """Open a scheduler; a function of plain values, so that every worker process can open its own."""
-    return open_scheduler(scheduler, log_path=Path(log))
+def contender_opener(scheduler: str, log: str, hidden: tuple[str, ...] = ()) -> Contender:
+    """Open a scheduler; a function of plain values, so that every worker process can open its own.
+
+    hidden : files and folders that it may not read: the traces and the output.
+    """
+    return open_scheduler(scheduler, log_path=Path(log), hidden=[Path(path) for path in hidden])
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,11 @@ def asked(
     sequential: bool,
     alpha: float,
     min_effect_pp: float,
+    hidden: Sequence[Path] = (),
 ) -> Asked:
     """Everything that decides the evidence and the verdict.  Raises ProtocolError when there is no such scheduler."""
-    opener = partial(contender_opener, scheduler, str(log.resolve()))
+    unseen = (log.parent, *hidden)
+    opener = partial(contender_opener, scheduler, str(log.resolve()), tuple(str(p.resolve()) for p in unseen))
     plan = Plan(opener, scheduler, root_seed, draws, sequential=sequential)
     described = {
         "alpha": alpha,

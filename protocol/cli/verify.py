@@ -79,6 +79,7 @@ def _run_again(
             sequential=chosen["sequential"],
             alpha=chosen["alpha"],
             min_effect_pp=chosen["min_effect_pp"],
+            hidden=traces,
         )
         before = {k: v for k, v in certificate.items() if k in ("contender", "settings")}
         after = {k: request.head[k] for k in before}

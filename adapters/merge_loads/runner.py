@@ -1,0 +1,210 @@
+"""Run a merge load on a schedule and say what really ran."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from adapters.merge_loads.worker import KINDS, ONCE
+from protocol.errors import BadInput, SidecarError
+from protocol.schedule import Schedule
+from protocol.trace import NS_PER_S
+
+#: A window that begins or ends further than this from the schedule invalidates the run.
+TOLERANCE_NS = 50_000_000
+NONE = "none"
+_READY_S = 60.0
+
+
+@dataclass(frozen=True)
+class MergeLoad:
+    """A parsed load: `none`, or a kind with its options and the number of processes.
+
+    >>> MergeLoad.parse("host:processes=2,matmul=256")
+    MergeLoad(kind='host', processes=2, options=(('matmul', '256'),))
+    """
+
+    kind: str
+    processes: int = 1
+    options: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> MergeLoad:
+        """`KIND` or `KIND:key=value,...`; `command:` takes the rest as it stands.  Raises BadInput."""
+        kind, _, rest = text.partition(":")
+        if kind not in (*KINDS, NONE):
+            raise BadInput("--merge-load", repr(kind), f"one of {', '.join(sorted((*KINDS, NONE)))}")
+        if kind == "command":
+            if not rest.strip():
+                raise BadInput("--merge-load", "no command", "command:WORDS")
+            return cls(kind, 1, (("run", rest),))
+        options: dict[str, str] = {}
+        for word in filter(None, rest.split(",")):
+            key, equals, value = word.partition("=")
+            if not equals or not value:
+                raise BadInput("--merge-load", repr(word), "key=value")
+            options[key] = value
+        default = os.cpu_count() or 1 if kind == "host" else 2 if kind == "collective" else 1
+        processes = options.pop("processes", str(default))
+        if not processes.isdigit() or not 1 <= int(processes) <= 256:
+            raise BadInput("--merge-load, processes", repr(processes), "1 to 256")
+        known = KINDS[kind].__code__.co_varnames[: KINDS[kind].__code__.co_argcount] if kind in KINDS else ()
+        for key in options:
+            if key not in known:
+                raise BadInput("--merge-load", repr(key), f"one of processes, {', '.join(known)}")
+        return cls(kind, int(processes), tuple(sorted(options.items())))
+
+    def __str__(self) -> str:
+        if self.kind in (NONE, "command"):
+            return self.kind if self.kind == NONE else f"command:{dict(self.options)['run']}"
+        return f"{self.kind}:" + ",".join(f"{k}={v}" for k, v in (("processes", str(self.processes)), *self.options))
+
+
+@dataclass(frozen=True)
+class Executed:
+    """What really ran, on the monotonic clock: per merge the first begin and the last end over the processes."""
+
+    planned_ns: tuple[tuple[int, int], ...]
+    ran_ns: tuple[tuple[int, int], ...]
+    may_end_early: bool = False
+
+    @property
+    def invalid(self) -> str | None:
+        """Why the merges are not the scheduled ones, or None."""
+        if len(self.ran_ns) != len(self.planned_ns):
+            return f"{len(self.ran_ns)} of {len(self.planned_ns)} merges ran"
+        for k, ((begin, end), (began, ended)) in enumerate(zip(self.planned_ns, self.ran_ns, strict=True)):
+            early = ended < end - TOLERANCE_NS and not self.may_end_early
+            if abs(began - begin) > TOLERANCE_NS or ended > end + TOLERANCE_NS or early:
+                return (
+                    f"merge {k + 1} began {(began - begin) / 1e6:+.0f} ms and ended {(ended - end) / 1e6:+.0f} ms off "
+                    f"its schedule; expected within {TOLERANCE_NS / 1e6:.0f} ms"
+                )
+        return None
+
+    @property
+    def busy_s(self) -> float:
+        return sum(end - begin for begin, end in self.ran_ns) / NS_PER_S
+
+
+class Runner:
+    """The processes of one load, started and ready; `plan` hands them a schedule."""
+
+    def __init__(self, load: MergeLoad) -> None:
+        self.load = load
+        self._processes: list[subprocess.Popen[str]] = []
+        self._lines: list[list[str]] = []
+        self._threads: list[threading.Thread] = []
+        self._planned: list[tuple[int, int]] = []
+
+    def start(self) -> None:
+        """Raises SidecarError when a process does not get ready."""
+        if self.load.kind == NONE:
+            return
+        port = _free_port() if self.load.kind == "collective" else 0
+        for rank in range(self.load.processes):
+            options = dict(self.load.options)
+            if self.load.kind == "collective":
+                options |= {"rank": str(rank), "world": str(self.load.processes), "port": str(port)}
+            if self.load.kind == "host" and rank > 0:
+                options["write_mb"] = "0"
+            words = [sys.executable, "-m", "adapters.merge_loads.worker", self.load.kind]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+            environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
+            self._processes.append(
+                subprocess.Popen(
+                    [*words, *(f"{k}={v}" for k, v in options.items())],
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+                )
+            )  # fmt: skip
+        for process in self._processes:
+            self._await_ready(process)
+            lines: list[str] = []
+            thread = threading.Thread(target=lambda p=process, kept=lines: kept.extend(p.stdout), daemon=True)
+            thread.start()
+            self._lines.append(lines)
+            self._threads.append(thread)
+
+    def _await_ready(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None and process.stderr is not None
+        timer = threading.Timer(_READY_S, process.kill)
+        timer.start()
+        try:
+            said = process.stdout.readline()
+        finally:
+            timer.cancel()
+        if said.strip() != "ready":
+            process.kill()
+            why = (process.stderr.read().strip().splitlines() or ["it ended without a word"])[-1]
+            self.close()
+            raise SidecarError(f"merge load {self.load}: did not get ready: {why}")
+
+    def plan(self, schedule: Schedule, start_ns: int, island: int = 0) -> None:
+        """Give the processes their windows; `start_ns` is the monotonic clock at the schedule's time 0."""
+        begin, end = schedule.windows_ns(island)
+        self._planned = [(start_ns + b, start_ns + e) for b, e in zip(begin.tolist(), end.tolist(), strict=True)]
+        for process in self._processes:
+            assert process.stdin is not None
+            try:
+                for window in self._planned:
+                    process.stdin.write(f"{window[0]} {window[1]}\n")
+                process.stdin.close()
+            except OSError:
+                continue  # a dead process runs nothing, and `finish` says so
+
+    def finish(self, patience_s: float = 10.0) -> Executed:
+        """Wait for the last window and say what ran.  `none` runs every window by doing nothing."""
+        if self.load.kind == NONE:
+            return Executed(tuple(self._planned), tuple(self._planned))
+        for process, thread in zip(self._processes, self._threads, strict=True):
+            try:
+                process.wait(patience_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            thread.join(patience_s)
+        ran = [[tuple(map(int, line.split()[:2])) for line in lines] for lines in self._lines]
+        fewest = min(map(len, ran), default=0)
+        # Late when any process is late, short when any is short: the worst of them counts.
+        merged = [(max(r[k][0] for r in ran), min(r[k][1] for r in ran)) for k in range(fewest)]
+        longest = [max(r[k][1] for r in ran) for k in range(fewest)]
+        planned_end = [end for _, end in self._planned]
+        ends = [
+            lo if abs(lo - p) > abs(hi - p) else hi
+            for (_, lo), hi, p in zip(merged, longest, planned_end, strict=False)
+        ]
+        windows = tuple((begin, end) for (begin, _), end in zip(merged, ends, strict=True))
+        return Executed(tuple(self._planned), windows, self.load.kind in ONCE)
+
+    def close(self) -> None:
+        """End every process, whatever it is doing."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None and not pipe.closed:
+                    pipe.close()
+
+
+@contextmanager
+def running(load: MergeLoad) -> Iterator[Runner]:
+    """A started runner that is always closed."""
+    runner = Runner(load)
+    try:
+        runner.start()
+        yield runner
+    finally:
+        runner.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

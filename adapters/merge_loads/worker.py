@@ -1,0 +1,167 @@
+"""One load process: waits for windows on standard input, works inside them, and reports what really ran.
+
+Input: one line a window, `BEGIN_NS END_NS` on the monotonic clock, which all processes of a host share.
+Output: `ready` once, then a line a window, `BEGIN_NS END_NS UNITS`, as it really ran.
+Run as `python -m adapters.merge_loads.worker KIND [key=value ...]`; it imports nothing of the harness.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+
+Unit = Callable[[int], None]
+
+
+def host(matmul: int = 512, write_mb: int = 16) -> Unit:
+    """Memory bandwidth and a core: float32 products; the first process also writes with fsync."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    a, b = rng.random((2, matmul, matmul), dtype=np.float32)
+    out = np.empty_like(a)
+    write = disk(write_mb) if write_mb else None
+    turn = 0
+
+    def unit(end_ns: int) -> None:
+        nonlocal turn
+        np.matmul(a, b, out=out)
+        turn += 1
+        if write is not None and turn % 16 == 0:
+            write(end_ns)
+
+    return unit
+
+
+def disk(write_mb: int = 16) -> Unit:
+    """A checkpoint: `write_mb` MiB, then fsync, over the same file again and again."""
+    file = tempfile.TemporaryFile()
+    block = os.urandom(1 << 20)
+
+    def unit(end_ns: int) -> None:
+        file.seek(0)
+        for _ in range(write_mb):
+            if time.monotonic_ns() >= end_ns:
+                return
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+
+    return unit
+
+
+def network(chunk_kb: int = 1024, peer: str = "") -> Unit:
+    """Transfer of a payload: through loopback to a thread that discards it, or to `peer` (HOST:PORT)."""
+    if peer:
+        name, _, port = peer.rpartition(":")
+        sender = socket.create_connection((name, int(port)), timeout=10)
+    else:
+        server = socket.create_server(("127.0.0.1", 0))
+        sender = socket.create_connection(server.getsockname())
+        receiver, _ = server.accept()
+
+        def discard() -> None:
+            while receiver.recv(1 << 20):
+                pass
+
+        threading.Thread(target=discard, daemon=True).start()
+    block = bytes(chunk_kb << 10)
+
+    def unit(end_ns: int) -> None:
+        sender.sendall(block)
+
+    return unit
+
+
+def command(run: str = "") -> Unit:
+    """The user's own merge: started at the window's beginning, terminated at its end if it still runs."""
+    words = shlex.split(run)
+
+    def unit(end_ns: int) -> None:
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        left_s = (end_ns - time.monotonic_ns()) / 1e9
+        try:
+            process.wait(timeout=max(left_s, 0.0))
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            try:
+                process.wait(timeout=1.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    return unit
+
+
+def cuda(matmul: int = 4096, copy_mb: int = 64) -> Unit:
+    """A GPU: bf16 products and copies to the host."""
+    import torch
+
+    a = torch.randn(matmul, matmul, device="cuda", dtype=torch.bfloat16)
+    page = torch.empty(copy_mb << 20, dtype=torch.uint8, pin_memory=True)
+    chunk = torch.empty(copy_mb << 20, dtype=torch.uint8, device="cuda")
+
+    def unit(end_ns: int) -> None:
+        torch.matmul(a, a)
+        page.copy_(chunk, non_blocking=True)
+        torch.cuda.synchronize()
+
+    return unit
+
+
+def collective(rank: int = 0, world: int = 1, port: int = 0, payload_mb: int = 16, backend: str = "gloo") -> Unit:
+    """All-reduce of a model's bytes between real processes."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group(backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    device = (
+        torch.device("cuda", rank % max(torch.cuda.device_count(), 1)) if backend == "nccl" else torch.device("cpu")
+    )
+    payload = torch.ones(payload_mb << 18, dtype=torch.float32, device=device)
+    again = torch.ones(1, device=device)
+
+    def unit(end_ns: int) -> None:
+        # All ranks agree on going on, or one would wait for ever for a round that the others left out.
+        again.fill_(1.0 if time.monotonic_ns() < end_ns else 0.0)
+        dist.all_reduce(again, op=dist.ReduceOp.MIN)
+        if again.item():
+            dist.all_reduce(payload)
+
+    return unit
+
+
+KINDS: dict[str, Callable[..., Unit]] = {
+    "host": host, "disk": disk, "network": network, "command": command, "cuda": cuda, "collective": collective,
+}  # fmt: skip
+#: Kinds that do one thing a window instead of repeating until it ends.
+ONCE = ("command",)
+
+
+def main() -> None:
+    kind, options = sys.argv[1], dict(word.split("=", 1) for word in sys.argv[2:])
+    unit = KINDS[kind](**{key: int(value) if value.lstrip("-").isdigit() else value for key, value in options.items()})
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    for line in sys.stdin:
+        begin_ns, end_ns = map(int, line.split())
+        time.sleep(max(begin_ns - time.monotonic_ns(), 0) / 1e9)
+        began_ns, units = time.monotonic_ns(), 0
+        while time.monotonic_ns() < end_ns:
+            unit(end_ns)
+            units += 1
+            if kind in ONCE:
+                break
+        sys.stdout.write(f"{began_ns} {time.monotonic_ns()} {units}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
