@@ -58,7 +58,9 @@ class Decoder:
         turns = 10_000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
         angle = torch.arange(shape.context, dtype=torch.float64)[:, None] * turns
         self._cos, self._sin = (t.to(dtype=dtype, device=device) for t in (angle.cos(), angle.sin()))
-        decays = [torch.full((size,), float(name != "norm")) for (name, _), size in zip(self._parts, self._sizes, strict=True)]
+        decays = [
+            torch.full((size,), float(name != "norm")) for (name, _), size in zip(self._parts, self._sizes, strict=True)
+        ]
         #: 1 where weight decay applies (matrices), 0 where not (norms); shape (P,).
         self.decayed = torch.cat(decays).to(dtype=dtype, device=device)
 

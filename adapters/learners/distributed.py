@@ -208,9 +208,7 @@ def _train(
         loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
         if loopback:
             os.environ["GLOO_SOCKET_IFNAME"] = loopback[0]
-    dist.init_process_group(
-        backend, init_method=store, rank=rank, world_size=n, timeout=timedelta(seconds=deadline_s)
-    )
+    dist.init_process_group(backend, init_method=store, rank=rank, world_size=n, timeout=timedelta(seconds=deadline_s))
     islands = Islands(recipe, corpus, [rank], device)
     losses, waited = [], []
     pipe.send(("ready", None))

@@ -39,7 +39,9 @@ class Point:
 class StackedRun:
     """Train islands through given rounds; `theta` holds their parameters, shape (n, P)."""
 
-    def __init__(self, recipe: Recipe, corpus: Corpus, outer: Outer, rounds: Sequence[Round], windows: int = 256) -> None:
+    def __init__(
+        self, recipe: Recipe, corpus: Corpus, outer: Outer, rounds: Sequence[Round], windows: int = 256
+    ) -> None:
         check_rounds(rounds, recipe)
         self.rounds, self.recipe, self.outer_optimiser = rounds, recipe, outer
         self.islands = Islands(recipe, corpus, range(len(rounds[0].mixing)))
