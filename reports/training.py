@@ -110,7 +110,7 @@ def loss_figure(groups: Mapping[Key, Sequence[Curve]], networks: Sequence[str]) 
     across = 3
     down = -(-len(panels) // across)
     figure = Figure(figsize=(10.5, 0.7 + 2.9 * down), layout="constrained")
-    axes = figure.subplots(down, across, squeeze=False).ravel()
+    axes: list[Axes] = list(figure.subplots(down, across, squeeze=False).ravel())
     with np.errstate(invalid="ignore"):
         for place, (key, runs) in enumerate(groups.items()):
             look = {"color": _COLOURS[place % len(_COLOURS)], "marker": _MARKS[place % len(_MARKS)]}

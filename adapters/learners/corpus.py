@@ -78,7 +78,7 @@ def text_file(path: Path) -> Corpus:
 def hugging_face(dataset: str, column: str = "text", megabytes: float = 20.0) -> Corpus:
     """The first part of a streamed dataset, `owner/name` or `owner/name:subset`.  Needs `datasets` and the internet."""
     try:
-        from datasets import load_dataset
+        from datasets import load_dataset  # type: ignore[import-not-found,unused-ignore]
     except ModuleNotFoundError:
         raise ProtocolError("streaming a dataset needs: pip install datasets") from None
     name, _, subset = dataset.partition(":")

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,14 +115,14 @@ def transfer_s(network: Network, payload_bytes: int, mixing: Matrix, collective:
     def ring(i: int) -> None:
         # Chunks as equal as whole bytes allow; what is sent on was received the step before.
         chunks = [payload_bytes * (k + 1) // n - payload_bytes * k // n for k in range(n)]
+        before, after = (i - 1) % n, (i + 1) % n
         for step in range(2 * (n - 1)):
             mine, theirs = chunks[(i - step) % n], chunks[(i - 1 - step) % n]
-            before, after = (i - 1) % n, (i + 1) % n
-            _together([lambda s=mine: mesh.send(i, after, s), lambda s=theirs: mesh.receive(before, i, s)])  # type: ignore[misc]
+            _together([partial(mesh.send, i, after, mine), partial(mesh.receive, before, i, theirs)])
 
     def gossip(i: int) -> None:
-        tasks: list[Any] = [lambda j=j: mesh.send(i, j, payload_bytes) for j in near[i]]
-        _together(tasks + [lambda j=j: mesh.receive(j, i, payload_bytes) for j in near[i]])
+        sends = [partial(mesh.send, i, j, payload_bytes) for j in near[i]]
+        _together(sends + [partial(mesh.receive, j, i, payload_bytes) for j in near[i]])
 
     def island(i: int) -> None:
         go.wait(_TIMEOUT_S)
@@ -131,7 +131,7 @@ def transfer_s(network: Network, payload_bytes: int, mixing: Matrix, collective:
         took[i] = time.perf_counter() - began
 
     try:
-        _together([lambda i=i: island(i) for i in range(n)])  # type: ignore[misc]
+        _together([partial(island, i) for i in range(n)])
     finally:
         mesh.close()
     return took
