@@ -251,6 +251,9 @@ def run_seed(plan: Plan, setting: Setting, seed: int) -> SeedEvidence:
     policy = place(plan, setting, seed, workload, sidecar)
     replayed, no_sync = sidecar.replay(policy.schedule), sidecar.replay(Schedule.empty(workload.trace.n_islands))
     violation = _busy_violation(policy.schedule, corridor) or corridor.violation(policy.schedule.start_ns)
+    idle = not len(policy.schedule) and _contender(plan.open_contender).kind == "recorded"
+    if idle:  # a log without merges is a no-sync arm, not a scheduler that defied H_max
+        violation = None
     gaps = np.zeros(0, np.int64) if violation else corridor.gaps(policy.schedule.start_ns)
     evidence = SeedEvidence(
         regime=setting.name,
@@ -270,7 +273,7 @@ def run_seed(plan: Plan, setting: Setting, seed: int) -> SeedEvidence:
     counted = {arm: np.array([[m.violates(slo).sum() for slo in slos]]) for arm, m in evidence.requests.items()}
     evidence.placed[POLICY] = Placements.of(gaps[None], counted[POLICY])
     evidence.placed[NO_SYNC] = Placements.of(np.zeros((1, 0), np.int64), counted[NO_SYNC])
-    if violation is None:
+    if violation is None and not idle:
         for arm, placements in _controls(plan, setting, seed, gaps, sidecar):
             evidence.placed[arm] = Placements.of(placements, costs(sidecar, placements, corridor, slos))
     return evidence

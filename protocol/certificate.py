@@ -47,7 +47,7 @@ def assess(head: Mapping[str, Any], evidence: Sequence[SeedEvidence]) -> Json:
     head : the parts named in HEAD and "regimes" (without seeds), as the campaign was asked.
     Raises BadInput when a seed that the head names has no evidence.
     """
-    settings = head["settings"]
+    settings, kind = head["settings"], head["contender"]["kind"]
     most = settings["draws"] if settings.get("sequential") else None
     claims: list[tuple[str, str, list[GateResult], Measured]] = []
     regimes = []
@@ -63,7 +63,7 @@ def assess(head: Mapping[str, Any], evidence: Sequence[SeedEvidence]) -> Json:
             slo = Slo.parse(text)
             measured = measure(mine, index, corridor, regime["islands"], settings["root_seed"], settings["alpha"], most)
             gates = [
-                integrity_gate(mine, corridor, planner=head["contender"]["kind"] == "planner"),
+                integrity_gate(mine, corridor, planner=kind == "planner", recorded=kind == "recorded"),
                 transfer_gate(regime["sidecar"].get("calibration"), settings["alpha"]),
                 load_match_gate(mine, slo, index),
             ]
@@ -163,7 +163,7 @@ def _overall(claims: Sequence[Json]) -> str:
 
 def _tier(claims: Sequence[Json], head: Mapping[str, Any]) -> Json:
     """The highest tier for which every needed gate passed (SPEC 7)."""
-    upper_bound = head["contender"]["kind"] == "planner"
+    upper_bound = head["contender"]["kind"] != "scheduler"
     if any(_status(c, "G0") == "failed" for c in claims):
         number = 0
     else:
@@ -197,7 +197,11 @@ def _sentence(verdict: str, tier: Json, claims: Sequence[Json], head: Mapping[st
     else:
         servers = _listed(f"{s['calibration']['server']} at {s['calibration']['date']}" for s in sidecars)
         under = f"under a sidecar model calibrated on {servers}"
-    bound = "As an upper bound that no deployable scheduler may claim, " if tier["upper_bound"] else ""
+    bound = {
+        "scheduler": "",
+        "planner": "As an upper bound that no deployable scheduler may claim, ",
+        "recorded": "As an upper bound, because nothing shows that this recorded schedule did not know its future, ",
+    }[head["contender"]["kind"]]
     some = {c["regime"] for c in won}
     lost = [f"{c['regime']} ({c['slo']})" if c["regime"] in some else c["regime"] for c in claims if c not in won]
     rest = f" Nothing is licensed for {_listed(lost)}." if lost else ""

@@ -69,7 +69,9 @@ def next_tier(certificate: Mapping[str, Any]) -> list[str]:
         won = [c for c in certificate["claims"] if c["verdict"] == "PASS"]
         needed += obstacles({"claims": won}, ("G1", "G2", "G4")) if won else ["No claim of this certificate passed."]
     if certificate["tier"]["upper_bound"]:
-        needed.append("A planner sees the whole trace, so it stays an upper bound at every tier.")
+        recorded = certificate["contender"]["kind"] == "recorded"
+        why = "Nothing shows that a log is causal" if recorded else "A planner sees the whole trace"
+        needed.append(f"{why}, so it stays an upper bound at every tier.")
     return needed
 
 

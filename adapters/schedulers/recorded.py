@@ -270,6 +270,13 @@ class RecordedSource:
         """The log's merges; see `read_merge_log`."""
         return read_merge_log(self.path, merge_s, n_islands, stamp)
 
+    def report(self, merge_s: float, horizon_s: float) -> list[str]:
+        """What a reader should know of the log where merges take `merge_s` and `horizon_s` are judged, a line each."""
+        recorded = self.schedule(merge_s)
+        if recorded.span_s is None or recorded.span_s == horizon_s:
+            return list(recorded.report)
+        return [*recorded.report, f"the log covers {recorded.span_s:g} s; {horizon_s:g} s are judged"]
+
     def plan(
         self,
         trace: RequestTrace,

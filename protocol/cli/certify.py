@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import shutil
 from pathlib import Path
@@ -95,6 +96,8 @@ def certify(
             )
             raise typer.Exit(0)
         request.head["preregistration"] = preregistration.honour(request.head, preregistered) if preregistered else None
+        for line in dict.fromkeys(itertools.chain(*request.head["contender"].get("read_as", {}).values())):
+            notes.print(f"merge log: {line}", soft_wrap=True)
         certificate = _run(request, folder, jobs, notes)
         if sign is not None:
             signature.sign(folder / CERTIFICATE, sign)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from adapters.schedulers.opening import open_scheduler
+from adapters.schedulers.recorded import RecordedSource
 from adapters.sidecars.simulated import SidecarModel, SimulatedSidecar
 from adapters.traces.readers import read_trace
 from adapters.traces.windows import cut
@@ -83,7 +84,7 @@ def asked(
         "sequential": sequential,
     }
     head = {
-        "contender": describe_contender(opener()),
+        "contender": describe_contender(opener(), settings[0]),
         "settings": described,
         "versions": versions(),
         "regimes": settings[1],
@@ -91,10 +92,16 @@ def asked(
     return Asked(plan, settings[0], head)
 
 
-def describe_contender(contender: Contender) -> dict[str, object]:
-    """What the certificate says about who was judged."""
+def describe_contender(contender: Contender, settings: Sequence[Setting] = ()) -> dict[str, object]:
+    """What the certificate says about who was judged; of a merge log, also how each regime had to read it."""
     try:
-        return {"name": contender.name, "kind": contender.kind, **contender.describe()}
+        described = {"name": contender.name, "kind": contender.kind, **contender.describe()}
+        if isinstance(contender, RecordedSource):
+            described["read_as"] = {
+                s.name: contender.report(s.corridor.merge_ns / NS_PER_S, s.corridor.horizon_ns / NS_PER_S)
+                for s in settings
+            }
+        return described
     finally:
         contender.close()
 
