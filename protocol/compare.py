@@ -1,0 +1,82 @@
+"""Several certificates side by side, corrected for having tried them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from protocol.errors import BadInput
+from protocol.stats.multiplicity import holm
+
+#: Settings that must be equal for certificates to stand in one table.
+MUST_AGREE = ("root_seed", "draws", "sequential", "control_draws", "alpha", "min_effect_pp")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One claim of one scheduler, before and after the correction over the whole comparison."""
+
+    scheduler: str
+    regime: str
+    slo: str
+    gain_pp: float | None
+    p: float | None
+    p_within: float | None
+    p_overall: float | None
+    verdict: str
+
+
+def compare(certificates: Mapping[str, Mapping[str, Any]]) -> list[Compared]:
+    """Holm over every claim of every certificate; a claim that its own certificate refused stays refused.
+
+    certificates : by the name of their folder.  Raises BadInput when two were made under different settings or in
+    different worlds, naming what differs and both values.
+    """
+    items = list(certificates.items())
+    if len(items) < 2:
+        raise BadInput("compare", f"{len(items)} certificate", "at least two")
+    first_name, first = items[0]
+    for name, other in items[1:]:
+        for key in MUST_AGREE:
+            _agree(first_name, name, key, first["settings"].get(key), other["settings"].get(key))
+        _agree(first_name, name, "regimes", _worlds(first), _worlds(other))
+    claims = [(certificate["contender"]["name"], claim) for _, certificate in items for claim in certificate["claims"]]
+    alpha = float(first["settings"]["alpha"])
+    adjusted = holm([_p(claim) for _, claim in claims], alpha).adjusted
+    return [
+        Compared(
+            scheduler=name,
+            regime=claim["regime"],
+            slo=claim["slo"],
+            gain_pp=claim["envelope"]["gain_pp"],
+            p=_p(claim),
+            p_within=claim["envelope"]["p_holm"],
+            p_overall=p,
+            verdict=_verdict(claim["verdict"], p, alpha),
+        )
+        for (name, claim), p in zip(claims, adjusted, strict=True)
+    ]
+
+
+def _verdict(own: str, p: float | None, alpha: float) -> str:
+    """Passed alone but not among all that were tried: failed."""
+    return own if own != "PASS" or (p is not None and p <= alpha) else "FAIL"
+
+
+def _p(claim: Mapping[str, Any]) -> float | None:
+    value = claim["envelope"]["p"]
+    return None if value is None else float(value)
+
+
+def _worlds(certificate: Mapping[str, Any]) -> Sequence[str]:
+    """Each regime's digest with its limits and its seeds' traces, which must be the same for all."""
+    return [
+        f"{r['name']} {r['digest'][:12]} {'+'.join(r['slos'])} {r['seeds'][0]['trace_digest'][:12]} x {r['n_seeds']}"
+        for r in certificate["regimes"]
+    ]
+
+
+def _agree(one: str, other: str, key: str, a: object, b: object) -> None:
+    if a != b:
+        raise BadInput(f"{one} and {other}, {key}", f"{a} and {b}", "the same in all certificates of a comparison")
