@@ -15,6 +15,8 @@ from protocol.errors import BadInput
 
 #: More windows than any run of this kind can hold; a bound on work for a malformed file.
 MOST_WINDOWS = 1_000_000
+#: Closer than this, which of two times comes first is a matter of rounding.
+EDGE_S = 1e-6
 
 
 @dataclass(frozen=True)
@@ -107,14 +109,21 @@ def realised(replay: Replay, least_gap_s: float | None = None, longest_gap_s: fl
     even = [(i + 1) * (length - w) / k for i in range(k)]
     estimate = _busy(expand(even, length, w, run, replay.repeat), sum(replay.startup_s) / 2) / w
     gap = max(least_gap_s or w, w)
-    cycles, rest = divmod(run, length) if replay.repeat and length > w else (0.0, run)
-    # The first gap runs from time 0 and obeys the corridor too: H_min steps, which is the least gap less the merge.
     first = gap - w
-    low, high = _partial(k, length, w, rest, gap, first, longest_gap_s)
-    # Windows over before the first request; only in the first pass.
-    lost = _fits(first, min(replay.startup_s[1], run) - w, gap) if replay.startup_s[1] > w else 0
-    whole = int(cycles) * k
-    low, high = max(whole + low - min(lost, k), 0), whole + high
+
+    def started_by(time_s: float) -> tuple[int, int]:
+        """Least and most starts up to a time on the replay's clock."""
+        if time_s < 0:
+            return 0, 0
+        passes, rest = divmod(time_s, length) if replay.repeat and length > w else (0.0, time_s)
+        low, high = _partial(k, length, w, rest, gap, first, longest_gap_s)
+        return int(passes) * k + low, int(passes) * k + high
+
+    # The first gap runs from time 0 and obeys the corridor too: H_min steps, which is the least gap less the merge.
+    # Windows over before the first request touch nobody.
+    low, high = started_by(run)
+    early, late = (min(t, run) - w for t in replay.startup_s)
+    low, high = max(low - started_by(late)[1], 0), high - started_by(early)[0]
     if replay.even:
         low, high = max(low, math.floor(estimate) - 1), min(high, math.ceil(estimate) + 1)
     return Realised(min(max(estimate, low), high), low, high, _how(replay, gap), False)
@@ -125,6 +134,8 @@ def _partial(
 ) -> tuple[int, int]:
     """Least and most starts in [0, rest] of a pass over a schedule with k starts in [0, length - w]."""
     last = length - w
+    if abs(rest - last) <= EDGE_S:
+        return k - 1, k
     if rest > last:
         return k, k
     after = _fits(rest, last, gap)
