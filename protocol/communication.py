@@ -63,14 +63,14 @@ class Network:
         """Ring all-reduce over every island; each of them is occupied throughout."""
         n = self.n
         seconds = 2 * (n - 1) / n * payload_bytes / float(self.bandwidth.min()) + 2 * (n - 1) * self.latency_s
-        return math.ceil(seconds * NS_PER_S)
+        return round(seconds * NS_PER_S)
 
     def gossip_ns(self, payload_bytes: int, mixing: Matrix) -> NDArray[np.int64]:
         """Occupied time of each island, int64, shape (n,); 0 for islands without a neighbour."""
         near = neighbours(mixing)
         own = np.array([len(k) for k in near]) * payload_bytes / self.bandwidth
         slowest = [max(own[i], own[k].max()) + self.latency_s if len(k) else 0.0 for i, k in enumerate(near)]
-        return np.ceil(np.array(slowest) * NS_PER_S).astype(np.int64)
+        return np.rint(np.array(slowest) * NS_PER_S).astype(np.int64)
 
     def exchange_ns(self, payload_bytes: int, mixing: Matrix, collective: bool) -> NDArray[np.int64]:
         """Occupied time of each island when it takes part in one all-reduce (`collective`) or in gossip."""

@@ -303,4 +303,4 @@ def measured_disagreement(
             else:
                 x, previous = mixed + gamma * (x - previous), x
             total[t + 1] += float(x @ x) / start
-    return np.asarray(np.sqrt(total / copies), np.float64)
+    return np.sqrt(total / copies).astype(np.float64)
