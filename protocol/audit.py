@@ -57,6 +57,8 @@ def _budget_gate(found: Mapping[str, Any]) -> Check:
     told = f"{ours:.1f} windows ran for {found['policy']}, {theirs:.1f} for {found['versus']}"
     told += f"; difference {excess['estimate']:+.1f}, between {low:+.1f} and {high:+.1f}"
     status: Status = "passed" if low == high == 0 else "failed" if low > 0 or high < 0 else "undecidable"
+    if high < 0:
+        told += f", which works against {found['policy']}"
     if status == "undecidable":
         told += "; the merge logs would decide"
     return Check("G0 budget", status, told, excess["estimate"], 0.0, len(found["seeds"]), (low, high))

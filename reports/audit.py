@@ -159,7 +159,15 @@ def format_rows(document: Mapping[str, Any]) -> list[list[str]]:
 
 def file_rows(document: Mapping[str, Any]) -> list[list[str]]:
     """Files with requests or facts of their own: name, format, what they hold."""
-    return [[f["name"], f["format"], fmt.plain(f["facts"])] for f in document["files"] if f["facts"]]
+    return [
+        [f["name"], f["format"], "; ".join(f"{fmt.clean(k)} {_shown(v)}" for k, v in sorted(f["facts"].items()))]
+        for f in document["files"]
+        if f["facts"]
+    ]
+
+
+def _shown(value: Any) -> str:
+    return fmt.clean(value) if isinstance(value, str) else fmt.number(value)
 
 
 def agreement(comparison: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -95,7 +95,7 @@ def read(
 
     Raises BadInput on a malformed file, and on a named file of no known format.
     """
-    reading, artifact, requests = Reading(), Artifact(), list[Run]()
+    reading, artifact, requests = Reading(), Artifact(), dict[str, list[Run]]()
     for path, named in _files(paths):
         document = parsing.read_document(path)
         known = recognise(document)
@@ -106,7 +106,8 @@ def read(
         elif known.load is not None:
             found = known.load(document)
             reading.files += [replace(one, name=known.name) for one in found]
-            requests += [_run(one, slo, number) for number, one in enumerate(found) if one.log is not None and slo]
+            mine = [_run(one, slo, number) for number, one in enumerate(found) if one.log is not None and slo]
+            requests.setdefault(known.name, []).extend(mine)
         elif known.name == "per-seed table":
             reading.files.append(Imported(path, table.SUPPORT, name=known.name))
             reading.comparisons += table.comparisons(table.runs(document), path.stem, policy, random_arm)
@@ -116,8 +117,10 @@ def read(
     reading.comparisons += artifact.comparisons()
     if reading.comparisons and any(one.name.startswith("WA-DiLoCo") for one in reading.files):
         reading.introduction = INTRODUCTION
-    if requests:
-        reading.comparisons += table.comparisons(requests, f"requests, {slo}", policy, random_arm)
+    # What two tools measured differs in more than the arm, so only files of one format are compared.
+    for name, mine in requests.items():
+        if mine:
+            reading.comparisons += table.comparisons(mine, f"{name}, {slo}", policy, random_arm)
     if not reading.files:
         raise BadInput(", ".join(map(str, paths)), "no result file", ", ".join(f.name for f in FORMATS))
     return reading

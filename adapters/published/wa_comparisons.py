@@ -1,14 +1,7 @@
-"""The comparisons that the WA-DiLoCo artifact makes, put together from its files.
-
-Facts of the published method that the files do not hold, learnt from its public scripts: random schedules draw uniform
-starts one by one and keep those at least 18 s from all earlier ones, seeded by 1009 seed + draw; the trainer stops at
-its last merge; trained arms meet the coordinator after H steps (fixed) or every 128 steps (the others).
-"""
+"""The comparisons that the WA-DiLoCo artifact makes, put together from its files."""
 
 from __future__ import annotations
 
-import random
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,12 +17,12 @@ from adapters.published.wa_diloco import (
     replay_of,
     startup_s,
 )
+from adapters.published.wa_schedules import FIXED, Pace, offline_starts, pace_of, random_starts
 from protocol.errors import BadInput
 from protocol.published import Aggregate, Claim, Comparison, Run, Transfer
 from protocol.realised import Replay, longest_gap_s
 from protocol.stats.randomization import sign_flip
 
-_H = re.compile(r"fixed_h_(\d+)")
 INTRODUCTION = (
     "The WA-DiLoCo artifact (Not Every Sync Is Safe; github.com/maincodeMax/workload-aware-diloco, first release, "
     "2026-06-09) publishes its replay scripts and per-run summaries, which is what makes this audit possible, and "
@@ -41,9 +34,8 @@ INTRODUCTION = (
     "run the same number of merge windows in the replay.  And the client waits for each batch before it sends the "
     "next, so a slower server is asked less.",
 )
-#: The published corridor in inner steps, and how often polled arms meet the coordinator.
-H_MIN, H_MAX, POLL = 128, 512, 128
-_DRAWS, _LEAST_GAP_S = 5, 18.0
+#: Random draws a seed.
+_DRAWS = 5
 _ONLINE, _OFFLINE, _WA, _RANDOM = "online_calibrated_wa", "stage12_calibrated_replay", "wa_diloco", "random_matched"
 
 
@@ -62,7 +54,7 @@ class Artifact:
 
     def comparisons(self) -> list[Comparison]:
         steady = {regime: _steady_runs(self, regime) for regime in ("sync", "pressure")}
-        pace = _pace(steady["sync"] or steady["pressure"])
+        pace = pace_of(steady["sync"] or steady["pressure"])
         found = [_transfer(self)] if self.stage10 or self.calibrations() else []
         found += [_steady(self, regime, runs, pace) for regime, runs in steady.items() if runs]
         bursty = [s for s in self.summaries if s.regime == "bursty" and s.arm is not None]
@@ -183,7 +175,7 @@ def _run(artifact: Artifact, s: RunSummary) -> Run:
         violation_pct=s.violation_pct,
         requests=s.requests,
         draw=s.draw,
-        replay=replay and replace(replay, even=_H.fullmatch(str(s.arm)) is not None),
+        replay=replay and replace(replay, even=FIXED.fullmatch(str(s.arm)) is not None),
         transfer=s.sync_ratio,
         simulated_transfer=s.simulated_sync_ratio,
         offered=s.offered or None,
@@ -214,54 +206,11 @@ def _completed(
         output_tokens=requests * per_request if per_request else None, tokens_per_s=of("tokens_per_sec"),
         p50_ms=None, p95_ms=of("p95_ms"), p99_ms=of("p99_ms"), sync_ratio=of("sync_ratio"),
         simulated_sync_ratio=None, high_low=of("high_low_p95_ratio"), simulated_high_low=None,
-        active=None, violations=None, active_p95_ms=None, slo_ms=None,
+        bursts=None, active=None, violations=None, active_p95_ms=None, slo_ms=None,
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Pace:
-    """Seconds between merges, from the fixed-H arms: least at H_MIN, longest at H_MAX, each over seeds."""
-
-    least: float | None
-    longest: float | None
-    text: str
-
-
-def _pace(runs: Sequence[Run]) -> _Pace:
-    """Mean gap of fixed-H arms is a H + b (two values of H needed): a seconds a step, b a meeting with the coordinator.
-
-    Least gap: H_MIN at the fastest seed's pace.  Longest: H_MAX with a meeting every POLL steps, or the slowest
-    recorded schedule's mean gap, whichever is longer.
-    """
-    gaps: dict[int, list[float]] = {}
-    slowest = 0.0
-    for run in runs:
-        if run.replay is None or run.replay.schedule_s is None or run.replay.merges < 1:
-            continue
-        gap = (run.replay.schedule_s - run.replay.window_s) / run.replay.merges
-        slowest = max(slowest, gap)
-        fixed = _H.fullmatch(run.arm)
-        if fixed:
-            gaps.setdefault(int(fixed[1]), []).append(gap)
-    if len(gaps) < 2:
-        return _Pace(None, None, "")
-    (h1, g1), (h2, g2) = [(h, statistics.mean(gaps[h])) for h in (min(gaps), max(gaps))]
-    step = (g2 - g1) / (h2 - h1)
-    meeting = g1 - step * h1
-    fastest = min(gap / statistics.mean(found) for found in gaps.values() for gap in found)
-    if not step > 0 or meeting < 0:
-        return _Pace(None, None, "")
-    least = (step * H_MIN + meeting) * fastest
-    longest = max(step * H_MAX + meeting * H_MAX / POLL, slowest)
-    text = (
-        f"Pace from the fixed-H schedules: {step:.4f} s a step and {meeting:.1f} s a merge; so merges are at least "
-        f"{least:.1f} s apart ({H_MIN} steps, fastest seed) and at most {longest:.1f} s ({H_MAX} steps with a meeting "
-        f"every {POLL}, or the slowest recorded schedule's mean)."
-    )
-    return _Pace(least, longest, text)
-
-
-def _steady(artifact: Artifact, regime: str, runs: list[Run], pace: _Pace) -> Comparison:
+def _steady(artifact: Artifact, regime: str, runs: list[Run], pace: Pace) -> Comparison:
     arms = list(dict.fromkeys(run.arm for run in runs))
     rivals = [arm for arm in arms if arm not in (_WA, _RANDOM)]
     claims = []
@@ -342,25 +291,7 @@ def mean_sd(values: Sequence[float | None]) -> str:
 # Stages 12 and 13 ------------------------------------------------------------------------------------------------
 
 
-def random_starts(seed: int, draw: int, merges: int, run_s: float, window_s: float) -> tuple[float, ...]:
-    """The published rule of a random schedule, from the same generator and seed as its public script.
-
-    Falls back to a regular grid after 10,000 refused starts, as the script does.
-    """
-    rng = random.Random(seed * 1009 + draw)
-    latest, starts = max(window_s, run_s - window_s), list[float]()
-    for _ in range(10_000):
-        if len(starts) == merges:
-            break
-        start = rng.uniform(0.0, latest)
-        if all(abs(start - other) >= _LEAST_GAP_S for other in starts):
-            starts.append(start)
-    if len(starts) < merges:
-        starts = [i * (run_s - window_s) / max(1, merges - 1) for i in range(merges)]
-    return tuple(round(start, 3) for start in sorted(starts))
-
-
-def _bursty(artifact: Artifact, online: list[RunSummary], steady: Sequence[Run], pace: _Pace) -> Comparison:
+def _bursty(artifact: Artifact, online: list[RunSummary], steady: Sequence[Run], pace: Pace) -> Comparison:
     runs = [_run(artifact, s) for s in online]
     own = {s.seed: s for s in online if s.arm == _ONLINE}
     derived = _derived(artifact, own, steady)
@@ -423,10 +354,13 @@ def _moved(replay: Replay | None, s: RunSummary) -> Replay | None:
 
 
 def _same_length(s: RunSummary) -> Replay | None:
-    """A generated schedule is as long as the replay, so it is never repeated; its budget is the policy's."""
+    """The offline plan made again by its rule: as long as the replay, so never repeated; its budget is the policy's."""
     if s.window_s is None or s.merges is None:
         return None
-    return Replay(s.merges, s.run_s, s.window_s, s.run_s, s.repeat, startup_s(s))
+    starts = () if s.bursts is None else offline_starts(s.merges, s.run_s, s.window_s, s.bursts)
+    if len(starts) != s.merges:
+        return None
+    return Replay(s.merges, s.run_s, s.window_s, s.run_s, s.repeat, startup_s(s), starts)
 
 
 def _random_replays(s: RunSummary, seed: int) -> tuple[Replay, ...]:
@@ -464,7 +398,7 @@ def _aggregates(
 
 
 def _bursty_notes(
-    artifact: Artifact, own: Mapping[int | None, RunSummary], runs: Sequence[Run], pace: _Pace
+    artifact: Artifact, own: Mapping[int | None, RunSummary], runs: Sequence[Run], pace: Pace
 ) -> list[str]:
     notes = []
     lengths = sorted(s.schedule_s for s in own.values() if s.schedule_s is not None)

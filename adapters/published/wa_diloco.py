@@ -63,6 +63,7 @@ class RunSummary:
     concurrency: int | None
     max_new_tokens: int | None
     offered: str
+    bursts: tuple[float, float, float] | None
     requests: int
     violation_pct: float | None
     output_tokens: float | None
@@ -165,6 +166,7 @@ def run_summary(document: parsing.Document) -> RunSummary:
         concurrency=count(value, "concurrency"),
         max_new_tokens=count(value, "max_new_tokens"),
         offered=_offered(where, value, bursty),
+        bursts=_bursts(where, value) if bursty else None,
         requests=parsing.whole(f"{where}, requests", parsing.field(where, real, "requests")),
         violation_pct=None if rate is None else 100 * rate,
         output_tokens=of(real, "output_tokens"),
@@ -190,6 +192,15 @@ def named(path: Path) -> tuple[str | None, int | None, int | None]:
     if found is None:
         return None, None, None
     return found["arm"], None if found["draw"] is None else int(found["draw"]), int(found["seed"])
+
+
+def _bursts(where: str, value: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Period, busy seconds and phase of the load."""
+    period, busy_s, phase = (
+        parsing.number(f"{where}, {name}", parsing.field(where, value, name), 0)
+        for name in ("burst_period_sec", "burst_window_sec", "burst_phase_sec")
+    )
+    return max(period, 1.0), busy_s, phase
 
 
 def _offered(where: str, value: Mapping[str, Any], bursty: bool) -> str:

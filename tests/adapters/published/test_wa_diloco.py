@@ -14,7 +14,8 @@ from wa_artifact import SEEDS, summary, write, write_steady
 
 from adapters.published import parsing, wa_diloco
 from adapters.published.registry import read
-from adapters.published.wa_comparisons import mean_sd, random_starts
+from adapters.published.wa_comparisons import mean_sd
+from adapters.published.wa_schedules import offline_starts, random_starts
 from protocol.audit import audit
 from protocol.errors import BadInput
 
@@ -309,3 +310,13 @@ def test_random_draws_made_again_expose_the_seeds_as_measured(artifact: dict) ->
 def test_the_simulator_of_the_artifact_does_not_agree(artifact: dict) -> None:
     found = artifact["stage 11 sync"]["simulator"]
     assert found["n"] == 12 and found["ratio"] > 1.5 and found["p"] > 0.95
+
+
+def test_the_offline_plan_keeps_out_of_the_bursts() -> None:
+    """Bursts of 30 s every 120 s from 0: eight windows of 8 s, all outside, at least 18 s apart."""
+    starts = offline_starts(8, 600.0, 8.0, (120.0, 30.0, 0.0))
+    assert len(starts) == 8 and min(np.diff(starts)) >= 18
+    assert all(30 <= t % 120 <= 112 for t in starts)
+    # 37.5 s is the first even place and lies outside the burst, so it stays.
+    assert starts[0] == 37.5
+    assert offline_starts(40, 600.0, 8.0, (120.0, 30.0, 0.0)) == ()
