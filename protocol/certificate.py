@@ -14,7 +14,7 @@ from typing import Any
 
 from protocol.corridor import Corridor
 from protocol.errors import BadInput
-from protocol.evidence import POLICY, SeedEvidence
+from protocol.evidence import POLICY, UNIFORM, SeedEvidence
 from protocol.gates.envelope import Measured, envelope_gate, measure
 from protocol.gates.integrity import integrity_gate
 from protocol.gates.load_match import load_match_gate
@@ -56,7 +56,7 @@ def assess(head: Mapping[str, Any], evidence: Sequence[SeedEvidence]) -> Json:
         if [e.seed for e in mine] != list(range(regime["n_seeds"])):
             raise BadInput(f"evidence, {regime['name']}", f"{len(mine)} seeds", f"seeds 0 to {regime['n_seeds'] - 1}")
         for e in mine:
-            _check_arms(e, len(regime["slos"]))
+            _check_arms(e, len(regime["slos"]), settings["draws"], most is not None)
         corridor = Corridor(**regime["corridor"])
         regimes.append({**regime, "seeds": [_seed_summary(e, corridor) for e in mine]})
         for index, text in enumerate(regime["slos"]):
@@ -88,13 +88,16 @@ def assess(head: Mapping[str, Any], evidence: Sequence[SeedEvidence]) -> Json:
     }
 
 
-def _check_arms(e: SeedEvidence, n_slos: int) -> None:
+def _check_arms(e: SeedEvidence, n_slos: int, draws: int, sequential: bool) -> None:
     where = f"evidence, {e.regime}, seed {e.seed}"
     if POLICY not in e.placed or len(e.placed[POLICY]) != 1:
         raise BadInput(where, "not exactly one schedule of the policy", "one")
     for arm, placements in e.placed.items():
         if placements.violations.shape[1:] != (n_slos,):
             raise BadInput(f"{where}, {arm}", f"violations of shape {placements.violations.shape}", f"(n, {n_slos})")
+    made = len(e.placed[UNIFORM]) if UNIFORM in e.placed else None
+    if made is not None and (made > draws or (made < draws and not sequential)):
+        raise BadInput(f"{where}, {UNIFORM}", f"{made} draws", f"{draws}, as asked")
 
 
 def head_of(certificate: Mapping[str, Any]) -> Json:

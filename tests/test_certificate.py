@@ -268,6 +268,63 @@ def test_missing_seeds_and_arms_are_refused() -> None:
         judged([*found[:3], changed(e, placed={**e.placed, UNIFORM: wide}), *found[4:]])
 
 
+def fewer_draws(e: SeedEvidence, n: int) -> SeedEvidence:
+    p = e.placed[UNIFORM]
+    cut = Placements(p.lengths[:n], p.gaps[: int(p.lengths[:n].sum())], p.violations[:n])
+    return changed(e, placed={**e.placed, UNIFORM: cut})
+
+
+def test_lost_draws_never_pass() -> None:
+    """As many as were asked for; where drawing may stop early, only if the rule that was fixed did stop it."""
+    found = list(ran())
+    with pytest.raises(BadInput, match="seed 3, uniform: found 18 draws; expected 19, as asked"):
+        judged([*found[:3], fewer_draws(found[3], 18), *found[4:]])
+    head = head_for(SOURCE, [setting()])
+    head["settings"]["sequential"] = True
+    assert judged(found, head)["verdict"] == "PASS"
+    c = judged([fewer_draws(e, 12) for e in found], head)
+    assert c["verdict"] == "INCONCLUSIVE" and "12 draws, fewer than the 19 declared" in c["sentence"]
+    lost = [fewer_draws(e, 12) for e in ran(coin)]
+    assert judged(lost, head)["verdict"] == "FAIL"
+    head["settings"]["draws"] = 18
+    with pytest.raises(BadInput, match="found 19 draws"):
+        judged(found, head)
+
+
+def test_sequential_drawing_stops_for_who_is_lost_and_not_for_who_wins() -> None:
+    for function, draws, verdict in ((quiet, 120, "PASS"), (coin, 49, "FAIL")):
+        source = FunctionSource(function)
+        plan = campaign.Plan(lambda s=source: s, "toy", 7, 120, control_draws=2, sequential=True)  # type: ignore[misc]
+        assert plan.batches == (49, 50, 21)
+        found = campaign.run(plan, [setting(n_seeds=8)], jobs=1)
+        assert {len(e.placed[UNIFORM]) for e in found} == {draws}
+        head = head_for(source, [setting(n_seeds=8)])
+        head["settings"] |= {"sequential": True, "draws": 120}
+        c = judged(found, head)
+        assert c["verdict"] == verdict
+        rows = found[0].placed[UNIFORM].rows()
+        assert len({tuple(r.tolist()) for r in rows}) > 0.9 * len(rows)  # rounds are not copies of each other
+
+
+def no_merge(trace: RequestTrace, corridor: Corridor, budget: int) -> Schedule:
+    return Schedule.empty(trace.n_islands)
+
+
+def test_a_log_is_an_upper_bound_and_one_without_merges_decides_nothing() -> None:
+    source = PlanSource(best_planned, kind="recorded")
+    found = campaign.run(plan_of(source), [setting()], jobs=1)
+    c = judged(found, head_for(source, [setting()]))
+    assert c["verdict"] == "PASS" and c["tier"]["upper_bound"] is True
+    source = PlanSource(no_merge, kind="recorded")
+    found = campaign.run(plan_of(source), [setting()], jobs=1)
+    c = judged(found, head_for(source, [setting()]))
+    assert c["verdict"] != "PASS" and "no merge" in c["sentence"]
+    source = PlanSource(no_merge)
+    found = campaign.run(plan_of(source), [setting()], jobs=1)
+    c = judged(found, head_for(source, [setting()]))
+    assert c["verdict"] == "FAIL" and "H_max forces a merge" in c["sentence"]
+
+
 @pytest.mark.parametrize("arm", [POLICY, NO_SYNC])
 def test_missing_requests_never_pass(arm: str) -> None:
     found = list(ran())

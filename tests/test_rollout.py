@@ -182,6 +182,11 @@ def test_a_run_cut_short_is_the_beginning_of_the_whole_one(until_ns: int, seed: 
     assert part.measurements is None
 
 
+def test_the_cut_itself_is_not_decided() -> None:
+    assert roll(lambda obs: False, until_ns=6 * S)[0].decided_ns.tolist() == [4 * S]
+    assert roll(lambda obs: False, until_ns=6 * S + 1)[0].decided_ns.tolist() == [4 * S, 6 * S]
+
+
 def test_an_observation_cannot_be_used_to_change_the_world() -> None:
     def meddle(obs: Observation) -> bool:
         with pytest.raises(ValueError):

@@ -139,10 +139,11 @@ def measure(
     exchanged = _exchanged(cost) * merges
     ps = [tests.pvalue, independence.pvalue]
     sequential = sequential_test(evidence, slo, most) if most is not None else None
-    if sequential is not None and sequential.stopped_early:
+    if sequential is not None and (sequential.stopped_early or sequential.pvalue is None):
         ps.append(sequential.pvalue)
     known = [p for p in ps if p is not None]
-    missing = tests.reason if tests.pvalue is None else independence.reason if independence.pvalue is None else None
+    reasons = (tests.reason, independence.reason, sequential.reason if sequential is not None else None)
+    missing = next((reason for reason in reasons if reason), None)
     gain_requests = np.mean((tests.draw_mean - tests.policy) * requests / 100) if len(tests.policy) else np.nan
     span_s = corridor.horizon_ns / NS_PER_S
     total = merges.sum()
