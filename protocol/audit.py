@@ -27,7 +27,7 @@ from protocol.audit_pairs import (
     transfer_check,
 )
 from protocol.gates.result import Check, Status, worst
-from protocol.published import Claim, Comparison, Run
+from protocol.published import Aggregate, Claim, Comparison, Run
 from protocol.realised import longest_gap_s
 from protocol.stats.equivalence import log_tost_paired
 
@@ -147,6 +147,9 @@ def judge(comparison: Comparison, claim: Claim) -> dict[str, Any]:
         missing = "one measurement a configuration, so without an interval, and nothing about serving or placement"
         return _said(claim, "licensed", [f"as a measurement only: {missing}"], [])
     found = pair(comparison, claim.policy, claim.versus)
+    mean_only = next((a for a in comparison.aggregates if a.arm == claim.versus), None)
+    if not found["seeds"] and mean_only is not None:
+        return _judge_means(comparison, claim, mean_only)
     if not found["seeds"]:
         reason = f"no seed on which both {claim.policy} and {claim.versus} have a value"
         return _said(claim, "undecidable", [reason], [], found)
@@ -161,6 +164,31 @@ def judge(comparison: Comparison, claim: Claim) -> dict[str, Any]:
     status = worst(check.status for check in checks)
     reasons = [f"{c.name}: {c.reason}" for c in checks if c.status == status != "passed"]
     return _said(claim, _VERDICTS[status], reasons, checks, found)
+
+
+def _judge_means(comparison: Comparison, claim: Claim, versus: Aggregate) -> dict[str, Any]:
+    """Against an arm of which only mean and spread were published: the budgets can be judged, a test cannot be made."""
+    ours, theirs = arm_summary(comparison, claim.policy), aggregate_summary(comparison, versus)
+    test = Check("published difference", "undecidable", f"the runs of {versus.arm} were not published, only their mean")
+    if ours["windows"] is None or theirs["windows"] is None:
+        return _said(claim, "undecidable", [f"{test.name}: {test.reason}"], [test])
+    low = theirs["windows_low"] - ours["windows_high"]
+    high = theirs["windows_high"] - ours["windows_low"]
+    status: Status = "failed" if low > 0 or high < 0 else "undecidable"
+    told = (
+        f"{ours['windows']:.1f} windows ran for {claim.policy}, {theirs['windows']:.1f} for {versus.arm}; difference "
+    )
+    told += f"{theirs['windows'] - ours['windows']:+.1f}, between {low:+.1f} and {high:+.1f}"
+    budget = Check("G0 budget", status, told, theirs["windows"] - ours["windows"], 0.0, versus.n, (low, high))
+    per = ours["pct_per_window"]["mean"]
+    left = f"per window {_points(per)} of all requests for {claim.policy}, {_points(theirs['pct_per_window'])} for "
+    left += f"{versus.arm}; whether that difference is more than chance cannot be told without the runs"
+    checks = [test, budget]
+    return _said(claim, _VERDICTS[worst(c.status for c in checks)], [f"{budget.name}: {told}", left], checks)
+
+
+def _points(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.2f} pp"
 
 
 def _judge_caution(claim: Claim, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,7 +284,7 @@ def summary(audited: Sequence[Mapping[str, Any]]) -> list[str]:
             v: [c["versus"] for c in wins if c["pair"]["survives"]["verdict"] == v] for v in ("yes", "undecidable")
         }
         text = f"{found['title']}: {len(wins)} published win{'s' if len(wins) > 1 else ''} of {wins[0]['policy']}; "
-        text += f"at equal budget {_count(names['yes'])} survive"
+        text += f"at equal budget {_count(names['yes'])} {'survives' if len(names['yes']) == 1 else 'survive'}"
         text += f", {_count(names['undecidable'])} cannot be told" if names["undecidable"] else ""
         ran = [a for a in found["arms"] if a["windows"] is not None]
         if ran:

@@ -194,7 +194,9 @@ def to_markdown(document: Mapping[str, Any]) -> str:
     lines += [""] if document["summary"] else []
     verdicts = [[c["title"], claim["text"], claim["verdict"]] for c in document["comparisons"] for claim in c["claims"]]
     lines += _table(("Comparison", "Claim", "Verdict"), verdicts)
-    lines += ["", *(fmt.clean(text) for text in document["legend"]), ""]
+    lines += [""]
+    for text in document["legend"]:
+        lines += [fmt.clean(text), ""]
     for comparison in document["comparisons"]:
         lines += _comparison_markdown(comparison)
     lines += ["## Formats read", "", *_table(FORMAT_HEADS, format_rows(document)), ""]

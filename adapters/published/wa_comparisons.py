@@ -309,6 +309,11 @@ def _bursty(artifact: Artifact, online: list[RunSummary], steady: Sequence[Run],
         test = artifact.tests.get(f"{policy} vs {versus}")
         if policy in arms and versus in arms:
             claims.append(Claim(text, kind, policy, versus, test[0] if test else None))  # type: ignore[arg-type]
+    claims += [
+        Claim(f"Online calibrated WA has fewer violations than {a.arm} in bursty replay", "better", _ONLINE, a.arm)
+        for a in aggregates
+        if a.replays and _ONLINE in arms
+    ]
     return Comparison(
         "stage 13 bursty",
         "Bursty replay, sync-heavy stress",
