@@ -1,11 +1,12 @@
 """The process that a scheduler runs in.
 
-Started once by `adapters.schedulers.process` with requests on stdin, answers on stdout and the log on
-stderr.  It imports NumPy, then forks for every run; only the fork ever executes the scheduler's code, so
-each run begins from the same state and nothing that one run learns can reach another.  When a run ends,
-everything that it started is killed.
+Started once by `adapters.schedulers.process` with a socket for requests as stdin and the log as stderr.  It
+imports NumPy, then forks for every run; only the fork ever executes the scheduler's code, so each run begins
+from the same state and nothing that one run learns can reach another.  A run has pipes and a log file of its
+own and never holds the socket, so it can neither speak for the host nor leave anything in what the next run
+gets.  When a run ends, everything that it started is killed.
 
-May import: the standard library, NumPy, protocol.scheduler and the neighbours `wire` and `sandbox`.
+May import: the standard library, NumPy, protocol.scheduler and the neighbours `wire`, `sandbox`, `syscalls`.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ import random
 import resource
 import shutil
 import signal
+import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 if __name__ == "__main__":
@@ -35,15 +38,16 @@ if __name__ == "__main__":
 import numpy as np  # noqa: E402  # after the path is set
 import numpy.random  # noqa: E402  # loaded lazily otherwise, once a run
 
-from adapters.schedulers import sandbox, wire  # noqa: E402
+from adapters.schedulers import sandbox, syscalls, wire  # noqa: E402
 
 if __name__ == "__main__":
     sys.path.remove(_ROOT)
     if _ROOT not in sys.path:
         sys.path.append(_ROOT)
 
-#: What a run may print before the rest is dropped.
+#: What a run may print, to each of its two streams, before the rest is dropped.
 PRINT_BYTES = 1 << 20
+_DROPPED = b"\n[further output of this run dropped]\n"
 _TIMED_OUT = 70
 
 
@@ -65,7 +69,7 @@ class _Capped(io.RawIOBase):
             os.write(self._fd, bytes(data)[: self._left])
             self._left -= size
             if self._left <= 0:
-                os.write(self._fd, b"\n[further output of this run dropped]\n")
+                os.write(self._fd, _DROPPED)
         return size
 
 
@@ -339,16 +343,21 @@ def _serve(request: dict[str, Any], pipe: Pipe) -> None:
     send(wire.dumps({**bye, "peak_mb": peak_kb / 1024}))
 
 
-def _run(request: dict[str, Any], pipe: Pipe, host: int) -> None:
+def _run(request: dict[str, Any], pipe: Pipe, host: int, log: int) -> None:
     """Everything the fork does: confinement first, then the scheduler's code."""
     sandbox.die_with_parent(host, signal.SIGKILL)
     os.setsid()
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    for fd in range(3, max(pipe.incoming, pipe.outgoing, log) + 64):
+        if fd not in (pipe.incoming, pipe.outgoing):
+            os.closerange(fd, fd + 1)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.chdir(request["cwd"])
     sandbox.limit(request["memory_limit_mb"] << 20, request["file_limit_mb"] << 20)
     if request["confine"]:
         sandbox.restrict(request["readable"], request["listable"], request["writable"], request["hidden"])
-    pipe.send(wire.dumps({"type": "forked"}))
+        syscalls.forbid()
     if request["command"]:
         os.dup2(pipe.incoming, 0)
         os.dup2(pipe.outgoing, 1)
@@ -361,28 +370,42 @@ def _run(request: dict[str, Any], pipe: Pipe, host: int) -> None:
         stream.flush()
 
 
+def _keep_log(log: IO[bytes]) -> None:
+    """Append what a run printed to the log.  A run that wrote past Python's streams is cut here."""
+    limit = 2 * (PRINT_BYTES + len(_DROPPED))
+    try:
+        size, data = os.fstat(log.fileno()).st_size, os.pread(log.fileno(), limit, 0)
+        data += _DROPPED if size > limit else b""
+        while data:
+            data = data[os.write(2, data) :]
+    except OSError:  # a full disk must not end the campaign
+        return
+
+
 def main() -> None:
     sandbox.adopt_orphans()
     folder = os.getcwd()  # a temporary one, made for this host
-
-    running = [0]
+    running: list[Any] = [0, None]
 
     def end(_: int, __: FrameType | None) -> NoReturn:
         sandbox.kill_descendants(running[0])
+        if running[1] is not None:
+            _keep_log(running[1])
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    pipe = Pipe(os.dup(0), os.dup(1))
-    null = os.open(os.devnull, os.O_RDONLY)
+    control = socket.socket(fileno=os.dup(0))
+    requests = Pipe(control.fileno(), control.fileno())
+    null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
-    os.dup2(2, 1)
+    os.dup2(null, 1)
     os.close(null)
     host = os.getpid()
     inspect.signature(Refused)  # compiles what it needs once, not once a run
     inspect.signature(object)
-    for turn, text in enumerate(pipe.lines()):
+    for turn, text in enumerate(requests.lines()):
         request = json.loads(text)
         if request["type"] == "preload":
             sandbox.die_with_parent(request["parent"], signal.SIGTERM)
@@ -399,27 +422,37 @@ def main() -> None:
         # The same name for every run, never the same folder: what could not be deleted is out of reach.
         scratch = os.path.join(request["scratch"], "tmp")
         os.mkdir(scratch, 0o700)
-        pid = os.fork()
-        if pid == 0:
-            code = 0
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            try:
-                _run(request, pipe, host)
-            except BrokenPipeError:
-                code = 1
-            except BaseException as error:
-                pipe.send(wire.dumps({"id": -1, **_crash(error, request["folder"])}))
-                code = 1
-            finally:
-                os._exit(code)
-        running[0] = pid
-        _, status = os.waitpid(pid, 0)
-        running[0] = 0
-        sandbox.kill_descendants()
+        theirs, ours = os.pipe(), os.pipe()
+        with tempfile.TemporaryFile(dir=request["scratch"]) as log:
+            pid = os.fork()
+            if pid == 0:
+                code = 0
+                pipe = Pipe(theirs[0], ours[1])
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                try:
+                    _run(request, pipe, host, log.fileno())
+                except BrokenPipeError:
+                    code = 1
+                except BaseException as error:
+                    pipe.send(wire.dumps({"id": -1, **_crash(error, request["folder"])}))
+                    code = 1
+                finally:
+                    os._exit(code)
+            running[:] = pid, log
+            os.close(theirs[0])
+            os.close(ours[1])
+            socket.send_fds(control, [wire.dumps({"type": "forked"})], [theirs[1], ours[0]])
+            os.close(theirs[1])
+            os.close(ours[0])
+            _, status = os.waitpid(pid, 0)
+            running[0] = 0
+            sandbox.kill_descendants()
+            running[1] = None
+            _keep_log(log)
         used = f"{scratch}-{turn}"
         os.rename(scratch, used)
         shutil.rmtree(used, ignore_errors=True)
-        pipe.send(wire.dumps({"type": "ended", "status": os.waitstatus_to_exitcode(status)}))
+        requests.send(wire.dumps({"type": "ended", "status": os.waitstatus_to_exitcode(status)}))
     sandbox.kill_descendants()
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -8,6 +8,7 @@ import select
 import shutil
 import signal
 import site
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -48,7 +49,7 @@ class _Late(Exception):
     """No answer within the deadline."""
 
 
-def _end(process: subprocess.Popen[bytes], scratch: str, owner: int) -> None:
+def _end(process: subprocess.Popen[bytes], scratch: str, owner: int, held: list[int]) -> None:
     """Have the host kill all that it started, then itself; insist when it does not."""
     if os.getpid() != owner:  # a fork of the harness that ends; the host is not its own
         return
@@ -61,14 +62,14 @@ def _end(process: subprocess.Popen[bytes], scratch: str, owner: int) -> None:
         except ProcessLookupError:
             process.kill()
         process.wait()
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            stream.close()
+    for fd in held:
+        os.close(fd)
+    held.clear()
     shutil.rmtree(scratch, ignore_errors=True)
 
 
 class _Host:
-    """One running host and its two pipes."""
+    """One running host: a socket for requests to it, and the two pipes of the run that it made last."""
 
     def __init__(self, log: IO[bytes], preload: Sequence[str]) -> None:
         scratch = self.scratch = os.path.realpath(tempfile.mkdtemp(prefix="scheduler-"))
@@ -79,26 +80,40 @@ class _Host:
             "TMPDIR": os.path.join(scratch, "tmp"),
             "NUMBA_CACHE_DIR": os.path.join(scratch, "tmp"),
         }
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", os.path.realpath(host.__file__)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            bufsize=0,
-            close_fds=True,
-            start_new_session=True,
-            cwd=scratch,
-            env=environment,
-        )
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self._out, self._in = self.process.stdin.fileno(), self.process.stdout.fileno()
+        mine, its = socket.socketpair()
+        with its:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", os.path.realpath(host.__file__)],
+                stdin=its.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                close_fds=True,
+                start_new_session=True,
+                cwd=scratch,
+                env=environment,
+            )
+        self._control = mine.detach()
+        #: Open descriptors: the socket, and those of the current run.
+        self._held = [self._control]
+        self._out = self._in = -1
+        self._said = self._rest = b""
+        self._status: int | None = None
+        self.end = weakref.finalize(self, _end, self.process, scratch, os.getpid(), self._held)
+        self._ask({"type": "preload", "parent": os.getpid(), "modules": list(preload)})
+
+    def open_run(self, request: dict[str, object]) -> None:
+        """Have the host fork a run and take its pipes.  Raises _Ended or _Late."""
+        self.close_run()
+        self._status, self._rest = None, b""
+        self._ask(request)
+        self._out, self._in = self._hear(_HOST_TIMEOUT_S)
         os.set_blocking(self._out, False)
-        self._reader, self._writer = select.poll(), select.poll()
-        self._reader.register(self._in, select.POLLIN)
-        self._writer.register(self._out, select.POLLOUT)
-        self._rest = b""
-        self.end = weakref.finalize(self, _end, self.process, scratch, os.getpid())
-        self.send(wire.dumps({"type": "preload", "parent": os.getpid(), "modules": list(preload)}), _HOST_TIMEOUT_S)
+
+    def close_run(self) -> None:
+        for fd in self._held[1:]:
+            os.close(fd)
+        del self._held[1:]
+        self._out = self._in = -1
 
     def send(self, data: bytes, within_s: float) -> None:
         """Raises _Ended or _Late."""
@@ -106,13 +121,13 @@ class _Host:
             try:
                 data = data[os.write(self._out, data) :]
             except BlockingIOError:
-                if not self._writer.poll(max(0.0, within_s) * 1000):
+                if not _poll(self._out, select.POLLOUT, within_s):
                     raise _Late from None
             except BrokenPipeError:
-                raise _Ended(None) from None
+                raise _Ended(self.status()) from None
 
     def receive(self, within_s: float) -> bytes:
-        """The next line.  Raises _Ended or _Late."""
+        """The run's next line.  Raises _Ended or _Late."""
         deadline: float | None = None
         while True:
             line, found, rest = self._rest.partition(b"\n")
@@ -123,12 +138,55 @@ class _Host:
                 return self._rest
             now = time.monotonic()
             deadline = now + within_s if deadline is None else deadline
-            if not self._reader.poll(max(0.0, deadline - now) * 1000):
+            if not _poll(self._in, select.POLLIN, deadline - now):
                 raise _Late
             chunk = os.read(self._in, 1 << 16)
             if not chunk:
-                raise _Ended(None)
+                raise _Ended(self.status())
             self._rest += chunk
+
+    def status(self) -> int | None:
+        """How the run ended, as the host saw it; None when it has not, or the host is gone."""
+        try:
+            self._hear(_STOP_S)
+        except (_Ended, _Late):
+            return None
+        return self._status
+
+    def _ask(self, message: dict[str, object]) -> None:
+        data = wire.dumps(message)
+        try:
+            while data:
+                data = data[os.write(self._control, data) :]
+        except (BrokenPipeError, ConnectionResetError):
+            raise _Ended(None) from None
+
+    def _hear(self, within_s: float) -> list[int]:
+        """The host's next message; the pipes that came with it.  Raises _Ended or _Late."""
+        deadline, fds = time.monotonic() + within_s, list[int]()
+        while b"\n" not in self._said:
+            if not _poll(self._control, select.POLLIN, deadline - time.monotonic()):
+                raise _Late
+            with socket.socket(fileno=os.dup(self._control)) as control:
+                try:
+                    data, fds, _, _ = socket.recv_fds(control, 1 << 12, 2)
+                except ConnectionResetError:
+                    data = b""
+            self._held += fds
+            if not data:
+                raise _Ended(None)
+            self._said += data
+        line, _, self._said = self._said.partition(b"\n")
+        message = json.loads(line)
+        if message["type"] == "ended":
+            self._status = message["status"]
+        return fds
+
+
+def _poll(fd: int, event: int, within_s: float) -> bool:
+    poll = select.poll()
+    poll.register(fd, event)
+    return bool(poll.poll(max(0.0, within_s) * 1000))
 
 
 class ProcessRun:
@@ -179,8 +237,6 @@ class ProcessRun:
         """A decision in an object, or what is wrong with it."""
         if "error" in message:
             self._fail(self._source.crash(message), observation)
-        if message.get("type") == "ended":
-            self._fail(self._source.why(message.get("status")), observation)
         if "answered" in message:
             return str(message["answered"])
         if message.get("id", number) != number or "merge" not in message:
@@ -258,14 +314,11 @@ class ProcessSource:
             self._run.close()
         running = self._running()
         try:
-            running.send(wire.dumps(self._request(seed_words, running.scratch)), _HOST_TIMEOUT_S)
-            # The fork's first word; what is written before it, the host itself would read.
-            line = running.receive(_HOST_TIMEOUT_S)
+            running.open_run(self._request(seed_words, running.scratch))
             if self.target.command:
                 first = {"type": "start", "version": wire.VERSION, "seed_words": list(seed_words)}
                 running.send(wire.dumps(first), self.start_timeout_s)
-            if b'"forked"' in line:
-                line = running.receive(self.start_timeout_s + _GRACE_S)
+            line = running.receive(self.start_timeout_s + _GRACE_S)
             ready = json.loads(line)
         except _Late:
             self.stop_host()
@@ -287,8 +340,6 @@ class ProcessSource:
             raise BadInput(self.name, str(ready["found"]), self._advice(ready))
         if isinstance(ready, dict) and "error" in ready:
             raise SchedulerError(f"{self.crash(ready)}, while starting")
-        if isinstance(ready, dict) and ready.get("type") == "ended":
-            raise SchedulerError(f"{self.why(ready.get('status'))}, while starting")
         expected = f'{{"type":"ready","version":{wire.VERSION}}}'
         raise SchedulerError(f"{self.name}: found {wire.short(ready)} as its first line; expected {expected}")
 
@@ -342,16 +393,19 @@ class ProcessSource:
         if self.host is None or run is not self._run:
             return
         self._run = None
+        deadline = time.monotonic() + _STOP_S
         try:
-            self.host.send(wire.dumps({"type": "stop"}) if self.target.command else wire.stop_frame(), 1.0)
-            while True:
-                message = json.loads(self.host.receive(_STOP_S))
+            self.host.send(wire.dumps({"type": "stop"}) if self.target.command else wire.stop_frame(), _STOP_S)
+            while time.monotonic() < deadline:
+                message = json.loads(self.host.receive(deadline - time.monotonic()))
                 if message.get("type") == "bye":
                     self._note(message)
-                if message.get("type") == "ended":
-                    return
-        except (_Late, _Ended, ValueError, AttributeError):
-            self.stop_host()
+        except _Ended as ended:
+            if ended.status is not None:
+                return
+        except (_Late, ValueError, AttributeError):
+            pass
+        self.stop_host()
 
     def crash(self, report: dict[str, Any]) -> str:
         """One line for an exception that the child reported."""
@@ -391,8 +445,6 @@ class ProcessSource:
 
     def _request(self, seed_words: tuple[int, ...], scratch: str) -> dict[str, object]:
         target = self.target
-        assert self._log is not None
-        log_mb = os.fstat(self._log.fileno()).st_size >> 20
         return {
             "type": "start",
             "target": {
@@ -408,7 +460,7 @@ class ProcessSource:
             "decision_timeout_s": self.decision_timeout_s,
             "start_timeout_s": self.start_timeout_s,
             "memory_limit_mb": self.memory_limit_mb,
-            "file_limit_mb": log_mb + _FILE_LIMIT_MB,
+            "file_limit_mb": _FILE_LIMIT_MB,
             "confine": self._confine,
             "clock_shift_s": self.clock_shift_s,
             "readable": self._readable(),

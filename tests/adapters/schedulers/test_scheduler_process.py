@@ -420,8 +420,7 @@ def test_what_cannot_be_deleted_is_out_of_reach_all_the_same(opened: Opener) -> 
                 note = pathlib.Path(tempfile.gettempdir(), "note")
                 self.fresh = not note.exists()
                 note.mkdir()
-                (note / "inner").write_text("been here")
-                os.chmod(note, 0)
+                (note / "inner").mkdir(mode=0)  # not even to be listed
             def decide(self, obs):
                 return self.fresh
         """
