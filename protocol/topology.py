@@ -239,7 +239,7 @@ def _disagreement_spectrum(mixing: Matrix, absolute: bool = True) -> NDArray[np.
     values = np.linalg.eigvalsh(mixing - complete(n))
     # Taking the mean out moved exactly one eigenvalue from 1 to 0.
     values = np.delete(values, np.argmin(np.abs(values))) if n > 1 else values
-    return np.abs(values) if absolute else values
+    return np.asarray(np.abs(values) if absolute else values, np.float64)
 
 
 def _root(lam: float, gamma: float, form: Form) -> float:

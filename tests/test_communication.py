@@ -109,7 +109,7 @@ def test_rounds_are_consistent(kind: str, n: int, seed: int, adapted: bool) -> N
 def test_only_a_collective_makes_everybody_wait() -> None:
     network = Network.of(8, 1e6, slow={0: 0.1})
 
-    def one(kind: str):  # type: ignore[no-untyped-def]  # noqa: E306
+    def one(kind: str):  # type: ignore[no-untyped-def]
         return next(
             plan_rounds(
                 Topology(kind, 8), network, h=2, rounds=1, step_ns=10**9, payload_bytes=10**6,  # type: ignore[arg-type]

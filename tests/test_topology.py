@@ -129,8 +129,10 @@ def test_stability_of_a_fixed_graph_is_that_of_its_companion_matrix() -> None:
 def test_stability_table() -> None:
     """Eight islands, alpha 1: the factors that the documentation gives."""
     table = {
-        ("pair", "mixed"): [0.655, 0.712, 0.807, 0.914, 1.022], ("pair", "literal"): [0.655, 0.753, 0.866, 0.977, 1.080],
-        ("ring", "mixed"): [0.488, 0.568, 0.666, 0.763, 0.857], ("ring", "literal"): [0.488, 0.664, 0.799, 0.919, 1.026],
+        ("pair", "mixed"): [0.655, 0.712, 0.807, 0.914, 1.022],
+        ("pair", "literal"): [0.655, 0.753, 0.866, 0.977, 1.080],
+        ("ring", "mixed"): [0.488, 0.568, 0.666, 0.763, 0.857],
+        ("ring", "literal"): [0.488, 0.664, 0.799, 0.919, 1.026],
         ("complete", "mixed"): [0.0] * 5, ("complete", "literal"): [0.0, 0.548, 0.707, 0.837, 0.949],
     }  # fmt: skip
     for (kind, form), factors in table.items():

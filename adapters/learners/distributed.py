@@ -57,7 +57,8 @@ def train(
 ) -> Trained:
     """Train every island in its own process on this machine.
 
-    deadline_s : longest silence of a process within one outer round.  started : called with the process ids.
+    deadline_s : longest silence of a process within one outer round.  started : called with the process ids, in the
+        order of islands, once all of them are connected.
     Raises ProtocolError naming the island and outer round when a process dies, fails or misses the deadline.
     """
     check_rounds(rounds, recipe)
@@ -83,9 +84,7 @@ def train(
                 watched.append(_Watched(rank, process, ours, time.monotonic() + START_S))
             for one in watched:
                 one.hand_over(job)
-            if started is not None:
-                started([one.process.pid for one in watched])
-            return _collect(watched, len(rounds), deadline_s)
+            return _collect(watched, deadline_s, started)
         finally:
             for one in watched:
                 if one.process.is_alive():
@@ -93,6 +92,10 @@ def train(
             for one in watched:
                 one.process.join(5)
                 one.pipe.close()
+
+
+class _LostPeer(Exception):
+    """An exchange broke off."""
 
 
 @dataclass
@@ -105,6 +108,8 @@ class _Watched:
     due: float
     progress: int = 0
     failure: str | None = None
+    #: The failure is that an exchange broke off, which is the others' fault as a rule.
+    lost: bool = False
     result: Any = None
 
     def hand_over(self, job: bytes) -> None:
@@ -118,8 +123,8 @@ class _Watched:
             while self.pipe.poll():
                 kind, value = self.pipe.recv()
                 self.due = time.monotonic() + deadline_s
-                if kind == "failed":
-                    self.failure = value
+                if kind in ("failed", "lost"):
+                    self.failure, self.lost = value, kind == "lost"
                 elif kind == "done":
                     self.result = value
                 else:
@@ -131,7 +136,7 @@ class _Watched:
 
     def death(self) -> str | None:
         code = self.process.exitcode
-        if code is None or (code == 0 and self.result is not None):
+        if not code:
             return None
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
 
@@ -141,13 +146,16 @@ class _Watched:
         return max(0, self.progress - 1) // 2 + 1
 
 
-def _collect(watched: list[_Watched], rounds: int, deadline_s: float) -> Trained:
+def _collect(watched: list[_Watched], deadline_s: float, started: Callable[[list[int]], None] | None) -> Trained:
     while any(one.result is None for one in watched):
         waiting = [one for one in watched if one.result is None]
         left = min(one.due for one in waiting) - time.monotonic()
         wait([one.pipe for one in waiting], timeout=max(0.0, left))
         for one in waiting:
             one.read(deadline_s)
+        if started is not None and all(one.progress for one in watched):
+            started([one.process.pid for one in watched])
+            started = None
         if any(one.failure for one in watched):
             raise _failed(watched, deadline_s)
         late = [one for one in waiting if one.result is None and one.due < time.monotonic()]
@@ -158,18 +166,25 @@ def _collect(watched: list[_Watched], rounds: int, deadline_s: float) -> Trained
 
 
 def _failed(watched: list[_Watched], deadline_s: float) -> ProtocolError:
-    """When one process dies, the others fail too: name the dead one."""
+    """When one process is lost, the exchanges of others break off too: name the cause, not its effects."""
+
+    def causes() -> list[tuple[_Watched, str]]:
+        deaths = [(one, text) for one in watched if (text := one.death())]
+        return deaths or [(one, f"failed: {one.failure}") for one in watched if one.failure and not one.lost]
+
     until = time.monotonic() + _GRACE_S
-    while time.monotonic() < until and not any(one.death() for one in watched):
-        wait([one.process.sentinel for one in watched], timeout=until - time.monotonic())
-    dead = [one for one in watched if (one.process.exitcode or 0) < 0] or [one for one in watched if one.death()]
-    if dead:
-        return ProtocolError(f"island {dead[0].rank} {dead[0].death()} in outer round {dead[0].round}")
-    late = [one for one in watched if one.failure is None and one.progress < max(o.progress for o in watched)]
-    if late:
+    while time.monotonic() < until and not causes():
+        living = [one.pipe for one in watched if not one.failure and one.result is None]
+        wait([*living, *(one.process.sentinel for one in watched if one.process.is_alive())], timeout=0.1)
+        for one in watched:
+            if not one.failure:
+                one.read(deadline_s)
+    for one, text in causes():
+        return ProtocolError(f"in outer round {one.round}, island {one.rank} {text}")
+    if any(one.failure is None and one.progress < max(o.progress for o in watched) for one in watched):
         return _silent(watched, deadline_s)
     first = next(one for one in watched if one.failure)
-    return ProtocolError(f"island {first.rank} failed in outer round {first.round}: {first.failure}")
+    return ProtocolError(f"in outer round {first.round}, island {first.rank} failed: {first.failure}")
 
 
 def _silent(watched: list[_Watched], deadline_s: float) -> ProtocolError:
@@ -178,7 +193,7 @@ def _silent(watched: list[_Watched], deadline_s: float) -> ProtocolError:
     names = ", ".join(str(one.rank) for one in who)
     if behind == 0:
         return ProtocolError(f"island {names} did not start within {START_S:g} s")
-    return ProtocolError(f"no sign of island {names} for {deadline_s:g} s in outer round {who[0].round}")
+    return ProtocolError(f"in outer round {who[0].round}, no sign of island {names} for {deadline_s:g} s")
 
 
 def _island(rank: int, n: int, store: str, deadline_s: float, backend: str, pipe: Connection) -> None:
@@ -190,7 +205,8 @@ def _island(rank: int, n: int, store: str, deadline_s: float, backend: str, pipe
     except EOFError:
         sys.exit(1)
     except Exception as problem:  # whatever it is, the parent must hear of it
-        pipe.send(("failed", " ".join(f"{type(problem).__name__}: {problem}".split())[:300]))
+        text = " ".join(f"{type(problem).__name__}: {problem}".split())[:300]
+        pipe.send(("lost" if isinstance(problem, _LostPeer) else "failed", text))
 
 
 def _train(
@@ -236,7 +252,14 @@ def _exchange(dist: Any, one: Round, rank: int, spent: list[float]) -> Mix:
 
     def mix(x: Any) -> Any:
         began = time.perf_counter()
-        x = x.contiguous()
+        try:
+            return exchanged(x.contiguous())
+        except RuntimeError as problem:
+            raise _LostPeer(str(problem)) from None
+        finally:
+            spent[0] += time.perf_counter() - began
+
+    def exchanged(x: Any) -> Any:
         if one.collective:
             total = x.clone()
             dist.all_reduce(total)
@@ -250,7 +273,6 @@ def _exchange(dist: Any, one: Round, rank: int, spent: list[float]) -> Mix:
             total = float(weights[rank]) * x
             for j, buffer in zip(near, received, strict=True):
                 total += float(weights[j]) * buffer
-        spent[0] += time.perf_counter() - began
         return total
 
     return mix
