@@ -1,0 +1,106 @@
+"""`protocol doctor`: what this machine has, and what is missing for each tier."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from adapters.sidecars.engine import healthy
+from protocol.certificate import TIERS, versions
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(doctor)
+
+
+def doctor(
+    sidecar: Annotated[str | None, typer.Option(help="address of a server to look for")] = None,
+    executable: Annotated[str | None, typer.Option(help="path of an engine's executable")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Say what this machine has and what each tier still needs."""
+    found = facts(sidecar, executable)
+    needs = missing(found)
+    if json_:
+        typer.echo(json.dumps({"found": found, "missing": needs}, indent=2))
+        return
+    console = Console(highlight=False)
+    for title, rows in (("found", found), ("missing for each tier", needs)):
+        table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column()
+        for name, value in rows.items():
+            table.add_row(name, value if isinstance(value, str) else "-" if value is None else str(value))
+        console.print(table)
+        console.print()
+
+
+def facts(sidecar: str | None, executable: str | None) -> dict[str, object]:
+    """Plain facts of this machine; None where something is not there."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "system": platform.platform(terse=True),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory, GiB": round(memory, 1),
+        "free disk, GiB": round(shutil.disk_usage(Path.cwd()).free / 2**30, 1),
+        "GPU": _gpu(),
+        "engine": executable if executable and os.access(executable, os.X_OK) else shutil.which("vllm"),
+        "server": sidecar if sidecar and healthy(sidecar) else None,
+        "client (aiohttp)": _version("aiohttp"),
+        "learner (torch)": _version("torch"),
+        "signatures (cryptography)": _version("cryptography"),
+        **{f"version of {name}": text for name, text in versions().items()},
+    }
+
+
+def missing(found: dict[str, object]) -> dict[str, str]:
+    """What each tier still needs on this machine, in words."""
+    server = [] if found["server"] else ["a running server (--sidecar URL; protocol sidecar start starts one)"]
+    client = [] if found["client (aiohttp)"] else ["pip install 'diloco-protocol[sidecar]'"]
+    engine = [] if found["engine"] or found["server"] else ["an engine, e.g. vllm in an environment of its own"]
+    needs = {
+        1: [],
+        2: ["a calibration measured on a real server (none comes with this version)"],
+        3: [*engine, *server, *client],
+        4: [*engine, *server, *client],
+    }
+    return {f"{n} {TIERS[n]}": "; ".join(words) or "nothing" for n, words in needs.items()}
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _gpu() -> str | None:
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return None
+    asked = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    answer = subprocess.run(asked, capture_output=True, text=True, timeout=20)
+    return "; ".join(answer.stdout.split("\n")).strip("; ") or None if answer.returncode == 0 else None
+
+
+def _version(module: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    if importlib.util.find_spec(module) is None:
+        return None
+    try:
+        return version(module)
+    except PackageNotFoundError:
+        return "unknown version"
