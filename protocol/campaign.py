@@ -264,7 +264,9 @@ def run_seed(plan: Plan, setting: Setting, seed: int) -> SeedEvidence:
         output_tokens=int(workload.trace.output_tokens.sum(dtype=np.int64)),
         forced=int(policy.forced.sum()),
         corridor_violation=violation,
-        replay_difference=_difference(policy.measurements, replayed),
+        replay_difference=_difference(policy.measurements, replayed)
+        or _other_load(workload.trace, replayed, no_sync)
+        or _other_price(sidecar, policy.schedule, replayed, slos),
         probes=_probes(plan, setting, seed, workload, policy),
         decided_ns=policy.decided_ns,
         merged=policy.merged,
@@ -316,7 +318,32 @@ def _difference(online: Measurements | None, replayed: Measurements) -> str | No
     return None
 
 
+def _other_load(trace: RequestTrace, *arms: Measurements) -> str | None:
+    """A request that an arm reports otherwise than the trace offered it: retried, moved, sent elsewhere."""
+    for m in arms:
+        for column in ("arrival_ns", "prompt_tokens", "island"):
+            reported, offered = getattr(m, column), getattr(trace, column)
+            n = min(len(reported), len(offered))  # missing and surplus rows fail the completeness check
+            differs = np.flatnonzero(reported[:n] != offered[:n])
+            if differs.size:
+                return f"request {differs[0]}: the sidecar reports another {column} than the trace has"
+    return None
+
+
+def _other_price(sidecar: LoadedSidecar, schedule: Schedule, replayed: Measurements, slos: Sequence[Slo]) -> str | None:
+    """Controls are only counted, the policy is also kept row by row: both ways must say the same of one schedule."""
+    for slo in slos:
+        priced, found = int(sidecar.violations([schedule], slo)[0]), int(replayed.violates(slo).sum())
+        if priced != found:
+            return (
+                f"priced like a control, the policy's schedule has {priced} violations of {slo}; its rows have {found}"
+            )
+    return None
+
+
 def _probes(plan: Plan, setting: Setting, seed: int, workload: Workload, policy: Rollout) -> tuple[Probe, ...]:
+    if seed == 0:  # once a regime in a new process, where the system puts everything elsewhere
+        _contender(plan.open_contender).close()
     again = place(plan, setting, seed, workload, load(plan, setting, seed, workload))
     found = [Probe("determinism", None, _decided_otherwise(policy, again, setting.corridor.horizon_ns))]
     if _contender(plan.open_contender).kind != "scheduler":

@@ -300,6 +300,9 @@ def _serve(request: dict[str, Any], pipe: Pipe) -> None:
     # Unseeded entropy must differ between two runs, or the determinism gate could not see it.
     random.seed()
     np.random.seed()  # noqa: NPY002  # the global generator is what schedulers must not use
+    # So must the addresses of objects: forks of one process would repeat them.
+    makers: list[Callable[[], object]] = [object, list, dict, set, lambda: bytearray(random.randrange(1, 512))]
+    ballast = [random.choice(makers)() for _ in range(random.randrange(1, 4096))]
     if request["clock_shift_s"]:
         _shift_clock(request["clock_shift_s"])
     sys.path.insert(0, request["import_path"])
@@ -341,6 +344,7 @@ def _serve(request: dict[str, Any], pipe: Pipe) -> None:
     peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     bye = {"type": "bye", "sources": _own_files(folder, before), "data_files": sorted(data_files)}
     send(wire.dumps({**bye, "peak_mb": peak_kb / 1024}))
+    ballast.clear()
 
 
 def _run(request: dict[str, Any], pipe: Pipe, host: int, log: int) -> None:

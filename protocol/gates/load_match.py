@@ -8,6 +8,7 @@ import numpy as np
 
 from protocol.evidence import NO_SYNC, POLICY, SeedEvidence
 from protocol.gates.result import Check, GateResult
+from protocol.measurements import SERVED
 from protocol.slo import Slo
 
 
@@ -33,6 +34,13 @@ def _offered(evidence: Sequence[SeedEvidence]) -> Check:
             if not np.array_equal(getattr(policy, column), getattr(idle, column)):
                 reason = f"seed {e.seed}: {column} differs between the policy and the no-sync arm"
                 return Check("offered load", "failed", reason)
+        both = (policy.outcome == SERVED) & (idle.outcome == SERVED)
+        shorter = np.flatnonzero(both & (policy.output_tokens != idle.output_tokens))
+        if shorter.size:
+            tokens = (
+                f"{policy.output_tokens[shorter[0]]} output tokens, {idle.output_tokens[shorter[0]]} without merges"
+            )
+            return Check("offered load", "failed", f"seed {e.seed}: request {shorter[0]} was served with {tokens}")
         if int(policy.prompt_tokens.sum(dtype=np.int64)) != e.prompt_tokens:
             return Check("offered load", "failed", f"seed {e.seed}: prompt tokens differ from the trace")
     requests = sum(e.n_requests for e in evidence)
