@@ -45,10 +45,10 @@ class Size:
     power: int
     seeds: int = 20
     synthetic_draws: int = 999
-    simulated_draws: int = 99
+    simulated_draws: int = 19
 
 
-FULL, QUICK = Size(null=2000, power=1000), Size(null=60, power=40, synthetic_draws=199, simulated_draws=49)
+FULL, QUICK = Size(null=2000, power=1000), Size(null=60, power=40, synthetic_draws=199)
 
 
 def tally(world: str, family: str, hits: Mapping[str, Sequence[bool]], effect_pp: float = 0.0) -> list[Row]:
