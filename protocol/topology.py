@@ -226,7 +226,7 @@ class Topology:
             return 0.0
         if self.kind == "graph":
             spectrum = _disagreement_spectrum(from_edges(self.n, self.edges), absolute=False)
-            return max(_root(1 - alpha + alpha * lam, gamma, form) for lam in spectrum)
+            return _root(1 - alpha + alpha * spectrum, gamma, form)
         one, two = self.moments()
         rho_1 = 1 - alpha + alpha * one
         rho_2 = (1 - alpha) ** 2 + 2 * alpha * (1 - alpha) * one + alpha**2 * two
@@ -242,9 +242,11 @@ def _disagreement_spectrum(mixing: Matrix, absolute: bool = True) -> NDArray[np.
     return np.asarray(np.abs(values) if absolute else values, np.float64)
 
 
-def _root(lam: float, gamma: float, form: Form) -> float:
-    roots = [1.0, -(1 + gamma) * lam, gamma * lam] if form == "mixed" else [1.0, -(lam + gamma), gamma]
-    return float(np.abs(np.roots(roots)).max(initial=0.0))
+def _root(lam: NDArray[np.float64], gamma: float, form: Form) -> float:
+    """Largest |z| over z^2 - b z + c = 0 of every eigenvalue."""
+    b, c = ((1 + gamma) * lam, gamma * lam) if form == "mixed" else (lam + gamma, np.full_like(lam, gamma))
+    split = np.sqrt((b * b - 4 * c).astype(np.complex128))
+    return float(np.maximum(np.abs(b + split), np.abs(b - split)).max() / 2)
 
 
 def _moment_factor(rho_1: float, rho_2: float, gamma: float, form: Form) -> float:

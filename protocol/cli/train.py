@@ -67,17 +67,17 @@ def train(
     engine: Annotated[str, typer.Option(help="stacked, or distributed: one real process an island")] = "stacked",
     deadline_s: Annotated[float, typer.Option(min=0.1, help="longest silence of a distributed island")] = 60.0,
     transfers: Annotated[bool, typer.Option(help="check the communication model on loopback sockets")] = True,
-    jobs: Annotated[int, typer.Option(min=1, help="processes of one thread each")] = 2,
+    jobs: Annotated[int | None, typer.Option(min=1, help="processes of one thread each (default 2; quick: 1)")] = None,
     first_seed: Annotated[int, typer.Option(min=0, help="seeds are this one and the following")] = 0,
     out: Annotated[Path | None, typer.Option(help="folder for tables and figures")] = None,
 ) -> None:
     """DiLoCo, GASLoC and decentralised AdamW: loss against steps, tokens, bytes and modelled time."""
     began = time.perf_counter()
-    recipe, corpus = _recipe(quick, steps), _corpus(text, hugging_face)
-    if step_s * 1e9 < 1 or engine not in ("stacked", "distributed"):
+    if engine not in ("stacked", "distributed"):
         raise BadInput("--engine", engine, "stacked or distributed")
-    link = grid.Link(parameters=parameters, bandwidth=gigabits * 1e9 / 8, step_s=step_s)
     methods = _methods(method, quick)
+    recipe, corpus = _recipe(quick, steps), _corpus(text, hugging_face)
+    link = grid.Link(parameters=parameters, bandwidth=gigabits * 1e9 / 8, step_s=step_s)
     numbers = list(dict.fromkeys(islands or ([8] if quick else [8, 16, 32])))
     console = Console(highlight=False)
     for line in _unstable(methods, numbers):
@@ -87,7 +87,7 @@ def train(
     if engine == "distributed":
         _distributed(work, corpus, deadline_s, console)
         return
-    curves = _run(work, corpus, jobs)
+    curves = _run(work, corpus, jobs or (1 if quick else 2))
     groups = report.grouped(curves)
     tables: dict[str, list[report.Row]] = {
         "summary": report.summary_rows(groups),
