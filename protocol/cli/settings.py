@@ -71,7 +71,7 @@ def asked(
     hidden: Sequence[Path] = (),
 ) -> Asked:
     """Everything that decides the evidence and the verdict.  Raises ProtocolError when there is no such scheduler."""
-    unseen = (log.parent, *hidden)
+    unseen = (*outputs(log.parent), *hidden)
     opener = partial(contender_opener, scheduler, str(log.resolve()), tuple(str(p.resolve()) for p in unseen))
     plan = Plan(opener, scheduler, root_seed, draws, sequential=sequential)
     described = {
@@ -90,6 +90,11 @@ def asked(
         "regimes": settings[1],
     }
     return Asked(plan, settings[0], head)
+
+
+def outputs(folder: Path) -> list[Path]:
+    """What no scheduler may read of an output folder, each by itself in case the scheduler lies in that folder."""
+    return [folder, *(folder / name for name in (".partial", "raw", "certificate.json", "report.html", "tables"))]
 
 
 def describe_contender(contender: Contender, settings: Sequence[Setting] = ()) -> dict[str, object]:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from protocol import campaign, evidence, files, signature
-from protocol.cli.settings import asked, settings_for
+from protocol.cli.settings import asked, outputs, settings_for
 from protocol.errors import BadInput
 from protocol.verify import CERTIFICATE, RAW, differences, read_certificate, verify
 
@@ -79,7 +79,7 @@ def _run_again(
             sequential=chosen["sequential"],
             alpha=chosen["alpha"],
             min_effect_pp=chosen["min_effect_pp"],
-            hidden=traces,
+            hidden=[*outputs(folder), *traces],
         )
         before = {k: v for k, v in certificate.items() if k in ("contender", "settings")}
         after = {k: request.head[k] for k in before}
