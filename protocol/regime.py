@@ -37,6 +37,8 @@ class Arrivals:
     rate_per_s : the only rate of `steady`, the quiet rate of the others; busy_rate_per_s : during bursts.
     cv : coefficient of variation of the gaps between arrivals (1 is Poisson, below 1 more regular).
     spell_cv : coefficient of variation of the spells of `bursts-aperiodic`.
+    phase_s : seconds into the first burst at time 0, the same for every seed of `bursts-periodic`; negative (the
+        default) draws it anew for each seed.  A fixed phase is the trap of the published bursty replay.
     """
 
     process: str
@@ -46,6 +48,7 @@ class Arrivals:
     busy_s: float = 0.0
     quiet_s: float = 0.0
     spell_cv: float = 1.0
+    phase_s: float = -1.0
 
     def validate(self, where: str) -> None:
         _one_of(where, "process", self.process, PROCESSES)
@@ -56,6 +59,7 @@ class Arrivals:
             _between(where, "busy_s", self.busy_s, 0.1, 1e5)
             _between(where, "quiet_s", self.quiet_s, 0.1, 1e5)
             _between(where, "spell_cv", self.spell_cv, 0.01, 10.0)
+            _between(where, "phase_s", self.phase_s, -1.0, self.busy_s + self.quiet_s)
 
     @property
     def mean_rate_per_s(self) -> float:

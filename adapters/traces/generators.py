@@ -54,7 +54,8 @@ def spells(arrivals: Arrivals, end_s: float, rng: np.random.Generator) -> Spells
     """Busy and quiet spells over 0 .. end_s; one quiet spell when the process is steady."""
     if arrivals.process == PERIODIC:
         period = arrivals.busy_s + arrivals.quiet_s
-        offset = rng.uniform(0.0, period)  # time since the last burst began
+        drawn = rng.uniform(0.0, period)
+        offset = drawn if arrivals.phase_s < 0 else arrivals.phase_s  # time since the last burst began
         edges = -offset + np.arange(math.ceil(end_s / period) + 1)[:, None] * period + [0.0, arrivals.busy_s]
         return _clipped(edges.ravel(), np.tile([True, False], len(edges)), end_s)
     if arrivals.process == APERIODIC:

@@ -272,7 +272,7 @@ def envelope_gate(measured: Measured, p_holm: float | None, alpha: float, min_ef
     elif blind and t.pvalue is not None and t.pvalue <= alpha:
         reason = (
             f"{says}, but exchanging its schedules between traces costs no more "
-            f"(p = {measured.independence.pvalue:.3g}): the gain comes from its gaps, not from looking at the load"
+            f"(p = {measured.independence.pvalue:.3g}): the gain comes from its gaps or a clock, not from looking at the load"
         )
     else:
         reason = f"{says}, Holm p = {p_holm:.3g}{detectable}"

@@ -44,7 +44,7 @@ def test_quick_comparison(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stderr
     assert "Modelled time of the first over the second" in found.stdout
     assert {p.name for p in out.iterdir()} == {
-        "training.md", "summary.csv", "differences.csv", "ratios.csv", "contraction.csv", "momentum.csv", "curves.csv",
+        "training.md", "summary.csv", "differences.csv", "ratios.csv", "contraction.csv", "momentum.csv", "acceleration.csv", "curves.csv",
         "loss-h30-n8.svg", "loss-h30-n8.pdf", "loss-h1-n8.svg", "loss-h1-n8.pdf", "mixing.svg", "mixing.pdf",
     }  # fmt: skip
     with (out / "summary.csv").open() as file:
@@ -110,3 +110,10 @@ def test_measured_tables_agree_with_their_predictions() -> None:
         assert row["spectral_gap"] == 1 - row["formula"]
     for row in train_measure.momentum_rows(0, quick=True):
         assert row["measured"] == pytest.approx(row["predicted"], rel=0.15)
+
+
+def test_momentum_helps_on_fixed_graphs_and_not_on_random_ones() -> None:
+    rows = train_measure.acceleration_rows(quick=True)
+    for row in rows:
+        assert (row["speed_up"] > 1.2) == (row["topology"] == "fixed ring")
+        assert row["best_gamma"] == 0 or row["topology"] == "fixed ring"
