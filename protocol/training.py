@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +22,7 @@ class Curve:
     train_loss : mean since the point before.  consensus : relative distance of islands from their mean.
     time_s : modelled seconds by the name of a network.  island_loss, worst_loss : mean and largest final loss over the
     islands' own models, None if not evaluated.  diverged : the loss stopped being a number before the end.
+    cpu_s : processor seconds that the run took.
     """
 
     method: str
@@ -37,6 +39,20 @@ class Curve:
     island_loss: float | None
     worst_loss: float | None
     diverged: bool = False
+    cpu_s: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values; `from_dict` makes an equal curve of them."""
+        found: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            found[field.name] = value.tolist() if isinstance(value, np.ndarray) else value
+        return {**found, "time_s": {name: times.tolist() for name, times in self.time_s.items()}}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Curve:
+        arrays = {name: np.asarray(v) if isinstance(v, list) else v for name, v in values.items()}
+        return cls(**{**arrays, "time_s": {name: np.asarray(times) for name, times in values["time_s"].items()}})
 
 
 @dataclass(frozen=True)

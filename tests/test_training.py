@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -95,3 +96,11 @@ def test_differences_are_paired_by_seed() -> None:
 def test_a_diverged_run_has_no_ratio() -> None:
     bad = curve(0, [2.0, math.nan], [1.0, 2.0], diverged=True)
     assert tr.time_ratio([bad], [curve(0, [2.0], [1.0])], "equal") is None
+
+
+def test_a_stored_curve_is_the_same() -> None:
+    first = curve(3, [2.0, math.nan], [1.5, 2.5], island_loss=0.1, diverged=True, cpu_s=2.0)
+    second = tr.Curve.from_dict(json.loads(json.dumps(first.as_dict())))
+    assert second.as_dict().keys() == first.as_dict().keys()
+    np.testing.assert_equal(second.as_dict(), first.as_dict())
+    assert second.loss.dtype == first.loss.dtype and second.step.dtype == first.step.dtype

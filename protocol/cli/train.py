@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import hashlib
 import io
+import json
 import os
+import shutil
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -20,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from protocol import files
 from protocol.cli import train_grid as grid
-from protocol.cli.train_measure import contraction_rows, momentum_rows, transfer_rows
+from protocol.cli.train_measure import acceleration_rows, contraction_rows, momentum_rows, transfer_rows
 from protocol.errors import BadInput, ProtocolError
 from protocol.topology import Topology, UnstableMixing, warn_if_unstable
 from protocol.training import Curve, loss_difference, time_ratio
@@ -79,6 +82,8 @@ def train(
     recipe, corpus = _recipe(quick, steps), _corpus(text, hugging_face)
     link = grid.Link(parameters=parameters, bandwidth=gigabits * 1e9 / 8, step_s=step_s)
     numbers = list(dict.fromkeys(islands or ([8] if quick else [8, 16, 32])))
+    if out is not None:
+        _folder(out)
     console = Console(highlight=False)
     for line in _unstable(methods, numbers):
         console.print(f"[yellow]warning:[/] {line}", soft_wrap=True)
@@ -87,7 +92,7 @@ def train(
     if engine == "distributed":
         _distributed(work, corpus, deadline_s, console)
         return
-    curves = _run(work, corpus, jobs or (1 if quick else 2))
+    curves = _run(work, corpus, jobs or (1 if quick else 2), None if out is None else out / ".partial")
     groups = report.grouped(curves)
     tables: dict[str, list[report.Row]] = {
         "summary": report.summary_rows(groups),
@@ -95,6 +100,7 @@ def train(
         "ratios": _ratios(groups, list(link.networks(2))),
         "contraction": contraction_rows(runs[0], quick),
         "momentum": momentum_rows(runs[0], quick),
+        "acceleration": acceleration_rows(quick),
     }
     if transfers:
         tables["transfers"] = transfer_rows(quick)
@@ -102,8 +108,17 @@ def train(
     console.print(body, soft_wrap=True, markup=False)
     if out is not None:
         _write(out, body, tables, curves, groups, numbers, list(link.networks(2)))
+        shutil.rmtree(out / ".partial", ignore_errors=True)
         console.print(f"tables and figures: {out}", soft_wrap=True)
-    console.print(f"{len(work)} runs, {time.perf_counter() - began:.0f} s")
+    spent = sum(curve.cpu_s for curve in curves)
+    console.print(f"{len(work)} runs, {spent:.0f} processor seconds of training, {time.perf_counter() - began:.0f} s")
+
+
+def _folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise BadInput(str(out), problem.strerror or "an error", "a folder that can be written") from None
 
 
 def _recipe(quick: bool, steps: int | None) -> Recipe:
@@ -143,21 +158,31 @@ def _unstable(methods: Sequence[grid.Method], numbers: Sequence[int]) -> list[st
     return list(dict.fromkeys(str(w.message) for w in caught))
 
 
-def _run(work: Sequence[grid.Cell], corpus: Corpus, jobs: int) -> list[Curve]:
+def _run(work: Sequence[grid.Cell], corpus: Corpus, jobs: int, kept: Path | None) -> list[Curve]:
+    """Train what is not among the `kept` curves of an interrupted run with the same settings."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    names = [hashlib.sha256(f"{cell!r} {corpus.digest}".encode()).hexdigest()[:24] for cell in work]
+    done: dict[int, Curve] = {}
+    for k, name in enumerate(names) if kept is not None else ():
+        try:
+            done[k] = Curve.from_dict(json.loads((kept / f"{name}.json").read_text("utf-8")))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # absent, or cut off: it is run
     # Longest first, so that no process ends alone; results come back in the order of `work`.
-    order = sorted(range(len(work)), key=lambda k: -work[k].islands)
+    order = sorted((k for k in range(len(work)) if k not in done), key=lambda k: -work[k].islands)
     # Worker processes must not each start a thread for every core.
     threads = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("training", total=len(work))
+            task = bar.add_task("training", total=len(work), completed=len(done))
             parallel = joblib.Parallel(jobs, return_as="generator")
-            done: dict[int, Curve] = {}
             results = parallel(joblib.delayed(grid.train_cell)(work[k], corpus) for k in order)
             for k, curve in zip(order, results, strict=True):
                 done[k] = curve
+                if kept is not None:
+                    kept.mkdir(parents=True, exist_ok=True)
+                    files.write_text(kept / f"{names[k]}.json", json.dumps(curve.as_dict()))
                 bar.update(task, advance=1, description=work[k].label)
     finally:
         os.environ.pop("OMP_NUM_THREADS") if threads is None else os.environ.update(OMP_NUM_THREADS=threads)
@@ -268,6 +293,7 @@ Gbit/s an island, {1e3 * link.latency_s:g} ms a hop, {link.step_s:g} s an inner 
     plain = {
         "contraction": "## Expected contraction E|Wx|² / |x|² of one exchange, no momentum",
         "momentum": "## Disagreement, factor a round without gradients, by outer momentum",
+        "acceleration": "## Outer momentum that shrinks disagreement fastest, and rounds to a tenth of it",
         "transfers": "## Communication model against real transfers (paced TCP sockets on loopback)",
     }
     for name, head in plain.items():
@@ -281,10 +307,6 @@ def _write(
     out: Path, body: str, tables: Mapping[str, list[report.Row]], curves: Sequence[Curve],
     groups: Mapping[report.Key, list[Curve]], numbers: Sequence[int], networks: Sequence[str],
 ) -> None:  # fmt: skip
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise BadInput(str(out), problem.strerror or "an error", "a folder that can be written") from None
     files.write_text(out / "training.md", body)
     for name, rows in {**tables, "curves": report.curve_rows(curves)}.items():
         files.write_text(out / f"{name}.csv", _csv(report.csv_rows(rows)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -147,6 +148,7 @@ def train_cell(cell: Cell, corpus: Corpus) -> Curve:
     from adapters.learners.stacked import StackedRun
 
     torch.set_num_threads(1)
+    began = time.process_time()
     method = cell.method
     recipe = replace(cell.recipe, rate=cell.recipe.rate * method.rate_scale, seed=cell.seed)
     names = [cell.network] if method.adapted else list(cell.link.networks(cell.islands))
@@ -171,6 +173,7 @@ def train_cell(cell: Cell, corpus: Corpus) -> Curve:
         island_loss=last.island_loss,
         worst_loss=last.worst_loss,
         diverged=last.round < len(planned) or not np.isfinite(last.loss),
+        cpu_s=time.process_time() - began,
     )
 
 

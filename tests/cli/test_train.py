@@ -44,7 +44,8 @@ def test_quick_comparison(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stderr
     assert "Modelled time of the first over the second" in found.stdout
     assert {p.name for p in out.iterdir()} == {
-        "training.md", "summary.csv", "differences.csv", "ratios.csv", "contraction.csv", "momentum.csv", "acceleration.csv", "curves.csv",
+        "training.md", "summary.csv", "differences.csv", "ratios.csv", "contraction.csv", "momentum.csv",
+        "acceleration.csv", "curves.csv",
         "loss-h30-n8.svg", "loss-h30-n8.pdf", "loss-h1-n8.svg", "loss-h1-n8.pdf", "mixing.svg", "mixing.pdf",
     }  # fmt: skip
     with (out / "summary.csv").open() as file:
