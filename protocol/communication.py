@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from protocol.errors import BadInput
-from protocol.topology import Matrix, Topology, groups, neighbours
+from protocol.schedule import Schedule
+from protocol.topology import Matrix, Topology, averaging, groups, neighbours
 from protocol.trace import NS_PER_S
 
 #: Who takes fewer inner steps when an exchange is slow: nobody, the islands with the slow interface, or those and
@@ -175,6 +176,33 @@ def plan_rounds(
         ready = start + took
         first = np.full(n, r * h, np.int64)
         yield Round(mixing, one, steps, first, start, ready, sent_bytes(payload_bytes, mixing, one))
+
+
+def rounds_of_schedule(schedule: Schedule, step_ns: int, horizon_ns: int, payload_bytes: int) -> list[Round]:
+    """What islands train and exchange under any schedule of merges, so that it can be trained for real.
+
+    Each merge averages its participants, those that it occupies; an island takes whole inner steps whenever it is not
+    merging, and drops a step that a merge cuts off.  Islands outside a merge train on later, in their own next round;
+    a last round without an exchange holds the steps up to `horizon_ns`.
+    """
+    if step_ns < 1 or horizon_ns < 1:
+        raise BadInput("step and horizon", f"{step_ns} and {horizon_ns} ns", "at least 1 ns")
+    n = schedule.n_islands
+    free, done = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    found = []
+    for start, busy in zip(schedule.start_ns.tolist(), schedule.busy_ns, strict=True):
+        members = busy > 0
+        steps = np.where(members, (start - free) // step_ns, 0)
+        mixing = averaging(n, [np.flatnonzero(members).tolist()])
+        end = np.where(members, start + busy, free)
+        size = int(members.sum())
+        sent = np.where(members, 2 * (size - 1) / size * payload_bytes, 0.0)
+        begin = np.where(members, start, free)
+        found.append(Round(mixing, bool(members.all()) and n > 1, steps, done.copy(), begin, end, sent))
+        free, done = end, done + steps
+    rest = np.maximum(horizon_ns - free, 0) // step_ns
+    alone = np.maximum(free, horizon_ns)
+    return [*found, Round(np.eye(n), False, rest, done, alone, alone, np.zeros(n))]
 
 
 @dataclass(frozen=True)

@@ -292,6 +292,7 @@ def measured_disagreement(
     Returns float64, shape (rounds + 1,).  No gradients: what is left is mixing and outer momentum alone.
     """
     total = np.zeros(rounds + 1)
+    same = damped(topology.draw(rng), alpha) if topology.fixed else None
     for _ in range(copies):
         x = rng.standard_normal(topology.n)
         x -= x.mean()
@@ -299,7 +300,7 @@ def measured_disagreement(
         previous = x
         total[0] += 1.0
         for t in range(rounds):
-            mixed = damped(topology.draw(rng), alpha) @ x
+            mixed = (damped(topology.draw(rng), alpha) if same is None else same) @ x
             if form == "mixed":
                 x, previous = mixed + gamma * (mixed - previous), mixed
             else:

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import topology as tp
-from protocol.communication import Network, adapted_steps, fit_link, plan_rounds, sent_bytes
+from protocol.communication import Network, adapted_steps, fit_link, plan_rounds, rounds_of_schedule, sent_bytes
 from protocol.errors import BadInput
+from protocol.schedule import Schedule
 from protocol.topology import Topology
 
 #: 134 million parameters in two bytes, over 1 Gbit/s.
@@ -123,6 +124,35 @@ def test_only_a_collective_makes_everybody_wait() -> None:
     assert (busy["ring"] == busy["ring"].max()).sum() == 3
 
 
+def test_a_schedule_becomes_rounds_by_hand() -> None:
+    """Three islands, steps of 10: a pair at 25 for 5 and 7, all at 60 for 10, until 100."""
+    schedule = Schedule(np.array([25, 60]), np.array([[5, 0, 7], [10, 10, 10]]))
+    pair, everyone, rest = rounds_of_schedule(schedule, 10, 100, 12)
+    assert pair.steps.tolist() == [2, 0, 2] and pair.exchanging.tolist() == [True, False, True]
+    assert pair.sent.tolist() == [12.0, 0.0, 12.0] and not pair.collective
+    # Free again at 30, 0 and 32.
+    assert everyone.steps.tolist() == [3, 6, 2] and everyone.first_step.tolist() == [2, 0, 2]
+    assert everyone.collective and everyone.sent.tolist() == [16.0] * 3
+    assert rest.steps.tolist() == [3, 3, 3] and rest.first_step.tolist() == [5, 6, 4]
+    assert not rest.exchanging.any() and rest.sent.sum() == 0
+    assert (pair.end_ns - pair.start_ns).tolist() == [5, 0, 7]
+
+
+@given(st.lists(st.integers(1, 400), max_size=6), st.integers(1, 4), st.integers(1, 30))
+def test_steps_of_a_schedule_fit_into_its_free_time(gaps: list[int], n: int, step: int) -> None:
+    rng = np.random.default_rng(0)
+    busy = rng.integers(0, 2, (len(gaps), n)) * 3
+    busy[:, 0] = 3
+    schedule = Schedule(np.cumsum(np.array(gaps, np.int64) + 3), busy)
+    horizon = 3000
+    rounds = rounds_of_schedule(schedule, step, horizon, 1)
+    steps = np.sum([r.steps for r in rounds], axis=0)
+    free = horizon - busy.sum(0)
+    assert (steps * step <= free).all()
+    assert ((steps + 1 + (busy > 0).sum(0)) * step >= free).all()
+    assert all((r.steps >= 0).all() for r in rounds)
+
+
 def test_fit_recovers_a_link_and_reports_its_error() -> None:
     sent = np.array([1e5, 3e5, 1e6, 4e6])
     fit = fit_link(sent, sent / 5e6 + 0.002)
@@ -142,6 +172,7 @@ def test_bad_input_is_refused() -> None:
         lambda: Network(np.array([np.nan])),
         lambda: Network.of(2, 1.0, latency_s=-1.0),
         lambda: Network.of(2, 1.0, slow={2: 0.1}),
+        lambda: rounds_of_schedule(Schedule.empty(2), 0, 1, 1),
         lambda: fit_link([1.0, 2.0], [1.0, 2.0]),
         lambda: fit_link([1.0, 2.0, 3.0], [3.0, 2.0, -1.0]),
         lambda: next(plan_rounds(Topology("pair", 3), Network.of(2, 1.0), **good)),  # type: ignore[arg-type]

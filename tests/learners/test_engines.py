@@ -16,8 +16,9 @@ import pytest
 
 from baselines import outer
 from protocol import topology as tp
-from protocol.communication import Network, Round, plan_rounds
+from protocol.communication import Network, Round, plan_rounds, rounds_of_schedule
 from protocol.errors import BadInput, ProtocolError
+from protocol.schedule import Schedule
 from protocol.topology import Topology
 
 pytestmark = pytest.mark.usefixtures("torch")
@@ -158,6 +159,18 @@ def test_an_island_that_misses_an_exchange_keeps_what_it_has(torch: Any, corpus:
         assert not torch.equal(islands.theta[0], before[0])
         for name, value in state.items():
             assert torch.equal(optimiser.state[name][2], value[2])
+
+
+def test_any_schedule_can_be_trained(corpus: Any) -> None:
+    """A pair, everybody, and a rest without an exchange."""
+    schedule = Schedule(np.array([25, 60]), np.array([[5, 0, 7], [10, 10, 10]]))
+    rounds = rounds_of_schedule(schedule, 10, 100, 12)
+    the_recipe = recipe(20)
+    run, points = stacked(the_recipe, corpus, outer.AdaptThenCombine(), rounds)
+    assert points[-1].tokens == (8 + 9 + 7) * the_recipe.tokens_per_step
+    found, _ = stacked(the_recipe, corpus, outer.AdaptThenCombine(), rounds[:2])
+    assert np.abs(found.theta - found.theta[0]).max() < 1e-6
+    assert np.abs(run.theta - run.theta[0]).max() > 1e-4
 
 
 def test_batches_belong_to_the_island(corpus: Any) -> None:
