@@ -110,17 +110,23 @@ def _short_path(path: str, folder: str) -> str:
     return os.path.relpath(real, folder) if real.startswith(folder.rstrip("/") + "/") else real
 
 
+def _own(path: str, folder: str) -> bool:
+    # Frozen modules and evaluated strings have names in angle brackets, which are no files.
+    return not path.startswith("<") and os.path.realpath(path).startswith(folder.rstrip("/") + "/")
+
+
 def _crash(error: BaseException, folder: str) -> dict[str, object]:
     """Type, message and the innermost line of the scheduler's own folder in an exception."""
     where: tuple[str, int] | None = None
     trace = error.__traceback__
     while trace is not None:
         path = trace.tb_frame.f_code.co_filename
-        if os.path.realpath(path).startswith(folder.rstrip("/") + "/") and "site-packages" not in path:
+        if _own(path, folder) and "site-packages" not in path:
             where = _short_path(path, folder), trace.tb_lineno
         trace = trace.tb_next
     if isinstance(error, SyntaxError) and error.filename:
-        where = _short_path(error.filename, folder), error.lineno or 1
+        if not error.filename.startswith("<"):
+            where = _short_path(error.filename, folder), error.lineno or 1
         message: str = str(error.msg)
     elif isinstance(error, SystemExit):
         message = f"called exit({'' if error.code is None else error.code})"
@@ -210,7 +216,7 @@ def _offer(module: ModuleType) -> str:
 
 def _construct(name: str, value: object, words: list[int]) -> tuple[Callable[[Any], object], str]:
     """The decide function of a fresh scheduler, and its kind."""
-    kind = _kind(value)
+    kind = None if inspect.isfunction(value) else _kind(value)
     if kind == "planner":
         return lambda _: None, kind
     factory: Any = value
@@ -277,7 +283,7 @@ def _alarm(pipe: Pipe, folder: str, number: list[int]) -> Callable[[int, FrameTy
         where: tuple[str, int] | None = None
         while frame is not None and where is None:
             path = frame.f_code.co_filename
-            if os.path.realpath(path).startswith(folder.rstrip("/") + "/"):
+            if _own(path, folder):
                 where = _short_path(path, folder), frame.f_lineno
             frame = frame.f_back
         file, line = where or (None, None)
@@ -361,7 +367,7 @@ def _run(request: dict[str, Any], pipe: Pipe, host: int, log: int) -> None:
     sandbox.limit(request["memory_limit_mb"] << 20, request["file_limit_mb"] << 20)
     if request["confine"]:
         sandbox.restrict(request["readable"], request["listable"], request["writable"], request["hidden"])
-        syscalls.forbid()
+        syscalls.forbid(signals=sandbox.landlock_abi() < 6)
     if request["command"]:
         os.dup2(pipe.incoming, 0)
         os.dup2(pipe.outgoing, 1)

@@ -124,15 +124,18 @@ def _expand(path: str, hidden: frozenset[str]) -> Iterable[tuple[str, bool]]:
         yield from _expand(os.path.join(path, name), hidden)
 
 
+def landlock_abi() -> int:
+    """Version of the kernel's Landlock, 0 where there is none."""
+    return max(0, _libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1)) if _LINUX else 0
+
+
 def restrict(readable: Iterable[str], listable: Iterable[str], writable: Iterable[str], hidden: Iterable[str]) -> bool:
     """Confine this process and all that it starts, for good.  False where the kernel cannot.
 
     `listable` folders may be listed but not read; `hidden` names files and folders that stay unreadable
     although they lie beneath a readable one.
     """
-    if not _LINUX:
-        return False
-    abi = _libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1)
+    abi = landlock_abi()
     if abi < 1:
         return False
     rights = _FILE_RIGHTS.get(abi, (1 << 16) - 1)

@@ -10,6 +10,7 @@ Runs in the child: standard library only.
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import struct
 import sys
@@ -81,7 +82,11 @@ _IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 _FCNTLS = (1036, 1038)
 
 
-def _program(machine: str) -> bytes:
+#: kill, tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo, pidfd_send_signal.
+_SIGNALS = {"x86_64": (62, 200, 234, 129, 297, 424), "aarch64": (129, 130, 131, 138, 240, 424)}
+
+
+def _program(machine: str, own_pid: int | None) -> bytes:
     """The filter in classic BPF: struct sock_filter (code, jump if true, jump if false, operand), 8 bytes each."""
     architecture, refused, ioctl, fcntl, own_only = _MACHINES[machine]
     steps: list[tuple[int, int, int, int]] = []
@@ -100,9 +105,12 @@ def _program(machine: str) -> bytes:
         steps.extend([(_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _REFUSE)])
     for number in (*refused, *_NEWER):
         when(number, _REFUSE)
-    for number in own_only:
-        steps.extend([(_EQUALS, 0, 4, number), (_LOAD, 0, 0, _ARGUMENT), (_EQUALS, 0, 1, 0), (_RETURN, 0, 0, _ALLOW)])
-        steps.append((_RETURN, 0, 0, _REFUSE))
+    allowed = [(number, 0) for number in own_only]
+    if own_pid is not None:
+        allowed += [(number, own_pid) for number in _SIGNALS[machine]]
+    for number, pid in allowed:
+        steps.extend([(_EQUALS, 0, 4, number), (_LOAD, 0, 0, _ARGUMENT), (_EQUALS, 0, 1, pid)])
+        steps.extend([(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE)])
     for number, listed, found, other in (
         (ioctl, _IOCTLS, _ALLOW, _NO_TTY),
         (fcntl, _FCNTLS, _REFUSE, _ALLOW),
@@ -117,12 +125,15 @@ def _program(machine: str) -> bytes:
     return b"".join(struct.pack("<HBBI", *step) for step in steps)
 
 
-def forbid() -> bool:
-    """Refuse these calls to this process and all that it starts, for good.  False where the system cannot."""
+def forbid(signals: bool = False) -> bool:
+    """Refuse these calls to this process and all that it starts, for good.  False where the system cannot.
+
+    signals : also signals to any process but this one, for kernels whose Landlock does not refuse them.
+    """
     machine = platform.machine()
     if sys.platform != "linux" or machine not in _MACHINES or ctypes.sizeof(ctypes.c_void_p) != 8:
         return False
-    program = _program(machine)
+    program = _program(machine, os.getpid() if signals else None)
     code = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("<HxxxxxxQ", len(program) // 8, ctypes.addressof(code))
     libc: Any = ctypes.CDLL(None, use_errno=True)

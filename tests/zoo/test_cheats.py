@@ -1,0 +1,558 @@
+"""Schedulers that cheat or break: each is refused with its reason, or gets nothing out of its trick.
+
+A *loud* cheat lets its trick fail: the run ends in one line.  A *quiet* one catches every error and goes on with
+an honest rule: it must decide exactly what that rule decides without the trick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from judging import INNOCENT, Judge, Judged, same_placements
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Landlock and seccomp")
+
+
+def cheat(body: str, before: str = "") -> str:
+    """A class whose decide has this body."""
+    return (
+        before
+        + "\nclass Cheat:\n    def decide(self, obs):\n"
+        + textwrap.indent(textwrap.dedent(body).strip(), " " * 8)
+    )
+
+
+RAW = "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n" + textwrap.dedent(
+    """
+    def must(result):
+        if result in (-1, None):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return result
+    """
+)
+DENIED, NOT_PERMITTED = "Permission denied", "Operation not permitted"
+
+#: Name: code, what the one-line refusal says.
+LOUD = {
+    # --- peeking ---
+    "shared file": (cheat("open('note.txt', 'a').write('here')\nreturn True"), "may not write"),
+    "shared file past Python": (cheat("must(libc.open(b'note.txt', 65, 0o600))\nreturn True", RAW), DENIED),
+    "file in /tmp": (cheat("open('/tmp/note', 'a').write('here')\nreturn True"), "may not write /tmp/note"),
+    "parent's memory map": (cheat("import os\nopen(f'/proc/{os.getppid()}/maps').read()"), "may not read /proc/"),
+    "parent's environment": (cheat("import os\nopen(f'/proc/{os.getppid()}/environ').read()"), "may not read /proc/"),
+    "parent's command line": (cheat("must(libc.open(b'/proc/%d/cmdline' % os.getppid(), 0))", RAW), DENIED),
+    "parent's descriptors": (cheat("import os\nos.listdir(f'/proc/{os.getppid()}/fd')"), DENIED),
+    "parent's folder": (cheat("import os\nos.listdir(f'/proc/{os.getppid()}/cwd/')"), DENIED),
+    "parent's memory": (cheat("must(libc.open(b'/proc/%d/mem' % os.getppid(), 0))", RAW), DENIED),
+    "parent's memory, read": (
+        cheat("must(libc.process_vm_readv(os.getppid(), None, 0, None, 0, 0))", RAW), NOT_PERMITTED),
+    "trace the parent": (cheat("must(libc.ptrace(16, os.getppid(), 0, 0))", RAW), NOT_PERMITTED),
+    "signal the parent": (cheat("must(libc.kill(os.getppid(), 0))", RAW), NOT_PERMITTED),
+    "subprocess to trace the parent": (
+        cheat("import os, subprocess\nsubprocess.run(['gdb', '-p', str(os.getppid())])"),
+        "may not start another process"),
+    "os.fork": (cheat("import os\nos.fork()\nreturn True"), "may not start another process"),
+    "os.system": (cheat("import os\nreturn os.system('cat /proc/*/maps') == 0"), "may not start another process"),
+    "network": (cheat("import urllib.request as u\nu.urlopen('http://127.0.0.1:9')"), "may not use the network"),
+    "datagrams past Python": (cheat("must(libc.socket(2, 2, 0))", RAW), NOT_PERMITTED),
+    "the harness's own memory": (
+        cheat(
+            """
+            import gc
+            gc.unfreeze()
+            traces = [o for o in gc.get_objects() if type(o).__name__ in ('RequestTrace', 'Workload', 'Rollout')]
+            return traces[0].arrival_ns[-1] > 0
+            """
+        ), "IndexError"),
+    "more of the series than was sent": (
+        cheat("return obs.arrivals_per_s[len(obs.arrivals_per_s)] > 3"), "IndexError"),
+    "writes into the observation": (cheat("obs.arrivals_per_s[0] = 1\nreturn True"), "read-only"),
+    # --- nonsense ---
+    "NaN": (cheat("return float('nan')"), "decide answered nan (float)"),
+    "a string": (cheat("return 'maybe'"), "decide answered 'maybe' (str)"),
+    "nothing": (cheat("obs.in_flight < 4"), "decide answered None (NoneType)"),
+    "a future time": (cheat("return obs.time_s + 30.0"), "(float); expected True, False or a Decision"),
+    "a huge integer": (cheat("return 10 ** 10_000"), "(int); expected True, False"),
+    "times of merges": (cheat("return [10.0, 20.0, 30.0]"), "(list); expected"),
+    "a string in a Decision": (
+        cheat("from protocol.scheduler import Decision\nreturn Decision('yes')"), "decide answered Decision"),
+    "islands that are not there": (
+        cheat("from protocol.scheduler import Decision\nreturn Decision(True, ((0, 1),))"), "island 1 in groups"),
+    "a Decision of NaN": (
+        cheat("from protocol.scheduler import Decision\nreturn Decision(float('nan'))"), "decide answered Decision"),
+    "a generator": (cheat("yield True"), "(generator)"),
+    "a coroutine": ("async def decide(obs):\n    return True\n", "(coroutine)"),
+    # --- crashes and exits ---
+    "crash": (cheat("return obs.time_s > 20 and 1 / 0"), "cheat.py:4: ZeroDivisionError"),
+    "crash of an import": ("import nothing_like_it\ndef decide(obs): return True\n", "cheat.py:1: ModuleNotFoundError"),
+    "SystemExit": (cheat("import sys\nsys.exit(0)"), "called exit(0)"),
+    "os._exit": (cheat("import os\nos._exit(0)"), "exited with status 0"),
+    "SIGKILL to itself": (cheat("import os\nos.kill(os.getpid(), 9)"), "killed by SIGKILL"),
+    "SIGSEGV": (cheat("import ctypes\nctypes.string_at(1)"), "killed by SIGSEGV"),
+    "recursion": (cheat("return self.decide(obs)"), "RecursionError"),
+    "stack overflow past Python": (
+        cheat("import sys\nsys.setrecursionlimit(10 ** 9)\nreturn eval('-' * 10 ** 6 + '1')"), "cheat.py"),
+    # --- hangs ---
+    "hang": (cheat("import time\ntime.sleep(3600)"), "cheat.py:5: no answer within 0.3 s"),
+    "busy loop": (cheat("while True: pass"), "cheat.py:4: no answer within 0.3 s"),
+    "hang at import": ("import time\ntime.sleep(3600)\ndef decide(obs): return True\n", "cheat.py:2: no answer within"),
+    "hang in __init__": (
+        "class Cheat:\n    def __init__(self):\n        while True: pass\n    def decide(self, obs): return True\n",
+        "cheat.py:3: no answer within"),
+    "hang deaf to signals": (
+        cheat("import signal, time\nfor s in (14, 15): signal.signal(s, signal.SIG_IGN)\ntime.sleep(3600)"),
+        "no answer within 0.3 s"),
+    "hang with the timer off": (
+        cheat("import signal\nsignal.setitimer(signal.ITIMER_REAL, 0)\nwhile True: pass"), "no answer within 0.3 s"),
+    "stops itself": (cheat("import os\nos.kill(os.getpid(), 19)"), "no answer within 0.3 s"),
+    # --- resources ---
+    "memory without end": (cheat("hoard = []\nwhile True: hoard.append(bytearray(1 << 24))"), "MemoryError"),
+    "memory past Python": (
+        cheat("import mmap\nhoard = [mmap.mmap(-1, 1 << 26, flags=34) for _ in range(9)]\nreturn True"),
+        "Cannot allocate"),
+    "a file without end": (
+        cheat(
+            """
+            import os, tempfile
+            with open(os.path.join(tempfile.gettempdir(), 'big'), 'wb') as big:
+                while True: big.write(bytes(1 << 24))
+            """
+        ), "File too large"),
+    # --- the protocol between the processes ---
+    "closes all descriptors": (cheat("import os\nos.closerange(0, 100)\nreturn True"), "cheat.py"),
+    "garbage on all descriptors": (
+        cheat(
+            r"""
+            import os
+            for fd in range(10):
+                try: os.write(fd, b'\x00\xff{"' * 100 + b'\n')
+                except OSError: pass
+            return True
+            """
+        ), "decide answered"),
+    "megabytes on all descriptors": (
+        cheat(
+            """
+            import os
+            for fd in range(3, 10):
+                try: os.write(fd, bytes(1 << 20))
+                except OSError: pass
+            return True
+            """
+        ), "decide answered"),
+    "forged end of the run": (
+        cheat(
+            r"""
+            import os
+            for fd in range(3, 10):
+                try: os.write(fd, b'{"type":"ended","status":0}\n' * 3)
+                except OSError: pass
+            return True
+            """
+        ), "decide answered"),
+    "forged answers": (
+        cheat(
+            r"""
+            import os
+            for fd in range(3, 10):
+                try: os.write(fd, b'[7,true]\n')
+                except OSError: pass
+            return True
+            """
+        ), "decide answered"),
+    "patched json": (cheat("import json\njson.dumps = json.loads = None\nreturn {}"), "decide answered {} (dict)"),
+    "patched os.write": (
+        cheat("import os\nos.write = lambda fd, data: len(data)\nreturn True"), "no answer within 0.3 s"),
+    # --- shape ---
+    "two classes": (
+        "class A:\n    def decide(self, o): return True\nclass B(A): pass\n", "expected one of them by name"),
+    "no scheduler": ("x = 1\n", "no scheduler"),
+    "syntax": ("class Cheat\n    pass\n", "cheat.py:1: SyntaxError"),
+    "binary": ("\0\1\2", "cheat.py"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOUD)
+def test_loud_cheats_are_refused_with_their_reason(judge: Judge, name: str) -> None:
+    code, words = LOUD[name]
+    limit_s = 0.3 if "no answer within" in words else 10.0
+    judged = judge(code, decision_timeout_s=limit_s, start_timeout_s=max(limit_s, 0.5))
+    assert judged.refusal is not None, judged.reason
+    assert "cheat.py" in judged.refusal and words in judged.refusal, judged.refusal
+
+
+#: Name: code.  All of them are deterministic to the eye of one run only.
+ENTROPY = {
+    "the clock": cheat("import time\nreturn time.time_ns() // 1000 % 7 == 0"),
+    "another clock": cheat("from datetime import datetime\nreturn datetime.now().microsecond % 7 == 0"),
+    "processor time": cheat("import time\nreturn time.process_time_ns() // 1000 % 3 == 0"),
+    "os.urandom": cheat("import os\nreturn os.urandom(1)[0] < 40"),
+    "random": cheat("import random\nreturn random.random() < 0.15"),
+    "numpy's global generator": cheat("import numpy\nreturn numpy.random.random() < 0.15"),
+    "a generator without a seed": cheat("import numpy\nreturn numpy.random.default_rng().random() < 0.15"),
+    "uuid": cheat("import uuid\nreturn uuid.uuid4().int % 7 == 0"),
+    "address of an object": cheat("return id(object()) // 16 % 7 == 0"),
+    "address of a builtin": cheat("return (id(len) // 16 + obs.merges_so_far) % 5 < 2 and obs.in_flight < 4"),
+    "order of a set": cheat("return hash(next(iter({object() for _ in range(9)}))) % 7 < 2"),
+    "its process id": cheat("import os\nreturn hash((os.getpid(), round(obs.time_s))) % 5 == 0"),
+    "a thread that races": cheat(
+        """
+        import threading, time
+        seen = []
+        racer = threading.Thread(target=lambda: [seen.append(k) for k in range(10 ** 6) if not stop], daemon=True)
+        stop = []
+        racer.start()
+        time.sleep(0.0005)
+        stop.append(1)
+        return len(seen) % 5 == 0
+        """),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENTROPY)
+def test_entropy_of_its_own_fails_determinism(judge: Judge, name: str) -> None:
+    judged = judge(ENTROPY[name])
+    assert judged.refused and judged.refusal is None, judged.reason
+    assert judged.check("determinism")["status"] == "failed"
+    assert "a second run differs" in judged.reason and "clock or unseeded entropy" in judged.reason
+
+
+# --- quiet cheats: memory -------------------------------------------------------------------------------------------
+
+#: Ways to leave a note: `recall() -> bool` and `remember()`.
+CHANNELS = {
+    "a global": "NOTES = []\nrecall = lambda: bool(NOTES)\nremember = lambda: NOTES.append(1)",
+    "a file of its own folder": "recall = lambda: os.path.exists('note')\nremember = lambda: open('note', 'w')",
+    "a file past Python": """
+recall = lambda: libc.open(b'note', 0) >= 0
+remember = lambda: libc.open(b'note', 65, 0o600)""",
+    "the temporary folder": """
+import tempfile
+NOTE = os.path.join(tempfile.gettempdir(), 'note')
+recall = lambda: os.path.exists(NOTE)
+remember = lambda: open(NOTE, 'w').close()""",
+    "beside the temporary folder": """
+import tempfile
+NOTE = os.path.join(os.path.dirname(tempfile.gettempdir()), 'note').encode()
+recall = lambda: libc.access(NOTE, 0) == 0
+remember = lambda: libc.open(NOTE, 65, 0o600)""",
+    "/dev/shm": """
+recall = lambda: libc.shm_open(b'/zoo', 0, 0) >= 0
+remember = lambda: libc.shm_open(b'/zoo', 66, 0o600)""",
+    "System V memory": "recall = lambda: libc.shmget(5150, 8, 0) >= 0\nremember = lambda: libc.shmget(5150, 8, 0o1666)",
+    "System V messages": "recall = lambda: libc.msgget(5150, 0) >= 0\nremember = lambda: libc.msgget(5150, 0o1666)",
+    "a keyring": """
+recall = lambda: libc.syscall(250, 10, -4, b'user', b'zoo', 0) >= 0
+remember = lambda: libc.syscall(248, b'user', b'zoo', b'1', 1, -4)""",
+    "an attribute of its file": """
+recall = lambda: 'user.zoo' in os.listxattr(__file__)
+remember = lambda: os.setxattr(__file__, 'user.zoo', b'1')""",
+    "the mode of its file": """
+recall = lambda: os.stat(__file__).st_mode & 1
+remember = lambda: os.chmod(__file__, 0o755)""",
+    "the times of its file": """
+recall = lambda: os.stat(__file__).st_mtime < 9
+remember = lambda: os.utime(__file__, (1, 1))""",
+    "flags of its file": """
+import fcntl
+recall = lambda: fcntl.ioctl(open(__file__), 0x80086601, bytes(8))[0] & 64
+remember = lambda: fcntl.ioctl(open(__file__), 0x40086602, (64).to_bytes(8, 'little'))""",
+    "a write hint of its file": """
+import fcntl
+recall = lambda: fcntl.fcntl(open(__file__), 1035, bytes(8))[0] == 5
+remember = lambda: fcntl.fcntl(open(__file__), 1036, (5).to_bytes(8, 'little'))""",
+    "its host's priority": """
+recall = lambda: os.getpriority(0, os.getppid()) == 7
+remember = lambda: os.setpriority(0, os.getppid(), 7)""",
+    "its host's limits": """
+import resource
+recall = lambda: resource.prlimit(os.getppid(), 7)[0] == 77
+remember = lambda: resource.prlimit(os.getppid(), 7, (77, 77))""",
+    "its host's processors": """
+recall = lambda: False
+remember = lambda: os.sched_setaffinity(os.getppid(), {0}) or known.append(1)""",
+    "the size of the log": "recall = lambda: os.fstat(1).st_size > 0\nremember = lambda: os.write(1, b'note')",
+    "flags of its pipes": """
+import fcntl
+recall = lambda: any(fcntl.fcntl(fd, 1032) == 4096 for fd in (*range(3, 40),) if is_pipe(fd))
+remember = lambda: [fcntl.fcntl(fd, 1031, 4096) for fd in range(3, 40) if is_pipe(fd)]
+def is_pipe(fd):
+    try: return os.fstat(fd).st_mode >> 12 == 1
+    except OSError: return False""",
+    "a process that stays": """
+ADDRESS = b'\\x01\\x00\\0zoo-stays'
+def recall():
+    probe = libc.socket(1, 1, 0)
+    return probe >= 0 and libc.connect(probe, ADDRESS, len(ADDRESS)) == 0
+def remember():
+    if libc.fork() == 0:
+        libc.setsid()
+        listening = libc.socket(1, 1, 0)
+        libc.bind(listening, ADDRESS, len(ADDRESS))
+        libc.listen(listening, 9)
+        while True: libc.sleep(1000)""",
+    "a socket of its host": """
+def is_socket(fd):
+    try: return os.fstat(fd).st_mode >> 12 == 12
+    except OSError: return False
+recall = lambda: any(map(is_socket, range(256)))
+remember = lambda: None""",
+}  # fmt: skip
+QUIET = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+known = []
+{channel}
+class Cheat:
+    def __init__(self):
+        try:
+            self.known = bool(recall())
+        except Exception:
+            self.known = False
+    def decide(self, obs):
+        if not known:
+            known.append(1)
+            try:
+                remember()
+            except Exception:
+                pass
+        return self.known or obs.in_flight < 4
+"""
+
+
+@pytest.fixture(scope="module")
+def innocent(tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    from conftest import small_world
+
+    folder = tmp_path_factory.mktemp("innocent")
+    (folder / "small.toml").write_text(small_world.SMALL_REGIME)
+    judging = Judge(folder / "small.toml", folder)
+    judged = judging(INNOCENT)
+    judging.close()
+    assert not judged.refused and sum(map(len, judged.gaps)) > 4
+    return judged
+
+
+@pytest.mark.parametrize("name", CHANNELS)
+def test_nothing_is_remembered_from_run_to_run(judge: Judge, innocent: Judged, name: str) -> None:
+    """In two campaigns, one after the other: the second could otherwise know what the first one saw."""
+    for _ in range(2):
+        judged = judge(QUIET.format(channel=CHANNELS[name]))
+        assert not judged.refused, judged.reason
+        assert same_placements(judged, innocent)
+
+
+def test_what_the_channels_could_do_without_the_sandbox(tmp_path: Path) -> None:
+    """The notes above are real ones: run plainly, most of them are found again."""
+    import subprocess
+
+    working = []
+    for name in (
+        "a file of its own folder",
+        "an attribute of its file",
+        "the mode of its file",
+        "the times of its file",
+    ):
+        path = tmp_path / "cheat.py"
+        path.write_text(QUIET.format(channel=CHANNELS[name]))
+        script = "import cheat, types; c = cheat.Cheat(); c.decide(types.SimpleNamespace(in_flight=9)); print(c.known)"
+        said = [
+            subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True).stdout.strip()
+            for _ in range(2)
+        ]
+        working.append(said == ["False", "True"])
+        (tmp_path / "note").unlink(missing_ok=True)
+        path.unlink()
+    assert sum(working) >= 3
+
+
+# --- quiet cheats: everything else ----------------------------------------------------------------------------------
+
+HARMLESS = {
+    "patches the harness": """
+        import json, os, sys
+        import numpy.random
+        import protocol.scheduler, protocol.trace
+        from adapters.schedulers import wire
+        numpy.random.Generator.random = lambda *a, **k: 0.0
+        for name, module in list(sys.modules.items()):
+            if name.startswith("protocol"):
+                for attribute in dir(module):
+                    if callable(getattr(module, attribute)) and attribute[0] != "_":
+                        setattr(module, attribute, lambda *a, **k: True)
+        json.JSONEncoder.encode = lambda *a: "[0,true]"
+        def decide(obs):
+            return obs.in_flight < 4
+        """,
+    "rewrites the observation": """
+        def decide(obs):
+            decision = obs.in_flight < 4
+            obs.__dict__.update(h_min=1, h_max=10 ** 9, merges_so_far=0, time_s=-1.0)
+            return decision
+        """,
+    "looks behind the series": """
+        def decide(obs):
+            behind = obs.arrivals_per_s
+            while behind.base is not None:
+                behind = behind.base
+            return obs.in_flight < 4
+        """,
+    "hangs at its end": """
+        import atexit, time
+        atexit.register(time.sleep, 3600)
+        class Cheat:
+            def decide(self, obs):
+                return obs.in_flight < 4
+            def __del__(self):
+                time.sleep(3600)
+        """,
+    "leaves children behind": """
+        import ctypes
+        libc = ctypes.CDLL(None)
+        for k in range(3):
+            if libc.fork() == 0:
+                libc.setsid()
+                libc.signal(15, 1)
+                while True: libc.sleep(1000)
+        def decide(obs):
+            return obs.in_flight < 4
+        """,
+    "closes what is not its own": """
+        import os, stat
+        for fd in range(256):
+            try:
+                if not stat.S_ISFIFO(os.fstat(fd).st_mode): os.close(fd)
+            except OSError: pass
+        def decide(obs):
+            return obs.in_flight < 4
+        """,
+    "prints without end": """
+        import os, sys
+        class Cheat:
+            def decide(self, obs):
+                if obs.time_s < 20:
+                    for fd in (0, 1, 2):
+                        try: os.write(fd, bytes(range(256)) * 8192)
+                        except OSError: pass
+                    print("x" * (3 << 20), file=sys.stderr)
+                return obs.in_flight < 4
+        """,
+    "says it is a planner at the end": """
+        def decide(obs):
+            return obs.in_flight < 4
+        decide.plan = lambda *a: None
+        """,
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_tricks_that_change_nothing(judge: Judge, innocent: Judged, name: str) -> None:
+    judged = judge(HARMLESS[name])
+    assert not judged.refused, judged.reason
+    assert same_placements(judged, innocent)
+    assert len(judged.log) < 64 << 20
+    if name == "prints without end":
+        assert "further output of this run dropped" in judged.log
+
+
+def test_it_cannot_merge_less_than_the_corridor_or_more(judge: Judge) -> None:
+    """Never merging is forced at H_max, always merging held at H_min: there is no budget to gain."""
+    never, always = judge("def decide(obs): return False\n"), judge("def decide(obs): return True\n")
+    for judged in (never, always):
+        assert not judged.refused and judged.check("corridor")["status"] == "passed"
+        assert judged.check("budget")["status"] == "passed"
+    fewest = [len(g) for g in never.gaps]
+    assert [e.forced for e in never.found] == fewest and "of them forced by H_max" in never.check("corridor")["reason"]
+    assert all(len(a) > n for a, n in zip(always.gaps, fewest, strict=True))
+    assert {g for gaps in always.gaps for g in gaps} == {16} and {g for gaps in never.gaps for g in gaps} == {64}
+
+
+PLANNERS = {
+    "merges less": ("schedule.start_ns[:1], corridor.merge_ns", "H_max forces a merge"),
+    "merges too often": ("np.arange(1, 9) * 9 * 10**9, corridor.merge_ns", "expected a multiple of 8 steps"),
+    "merges too soon": ("np.array([corridor.grid_ns]), corridor.merge_ns", "H_min is 128"),
+    "merges for half the time": ("schedule.start_ns, corridor.merge_ns // 2", "occupies island 0 for 4 s"),
+    "merges past the end": (
+        "np.append(schedule.start_ns, schedule.start_ns[-1] + corridor.merge_ns + 64 * corridor.grid_ns), "
+        "corridor.merge_ns", "past the horizon"),
+    "merges between decisions": ("schedule.start_ns + 1, corridor.merge_ns", "expected a multiple of 8 steps"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_planners_that_leave_the_corridor(judge: Judge, name: str) -> None:
+    built, words = PLANNERS[name]
+    code = f"""
+        import numpy as np
+        from protocol.schedule import Schedule
+        class Plan:
+            def __init__(self, rng): self.rng = rng
+            def plan(self, trace, corridor, budget):
+                gaps = corridor.sample(budget, 1, self.rng)[0]
+                schedule = Schedule.all_islands(corridor.start_ns(gaps), corridor.merge_ns)
+                return Schedule.all_islands({built})
+        """
+    judged = judge(code)
+    assert judged.refused and words in judged.reason, judged.reason
+    if judged.refusal is None:
+        assert judged.check("corridor")["status"] == "failed"
+
+
+# --- the world itself -----------------------------------------------------------------------------------------------
+
+REBUILDS = """
+import numpy as np
+from adapters.traces.worlds import GeneratedWorlds
+from protocol.regime import Regime
+REGIME = Regime.load("small.toml")
+class Cheat:
+    def __init__(self):
+        worlds = GeneratedWorlds(REGIME, 20260601)
+        self.seconds = [np.bincount(worlds.workload(s).trace.arrival_ns // 10**9, minlength=200) for s in range(3)]
+    def decide(self, obs):
+        now = len(obs.arrivals_per_s)
+        for seconds in self.seconds:
+            if (seconds[:now] == obs.arrivals_per_s).all():
+                return bool(seconds[now : now + 8].sum() < 30)
+        return obs.in_flight < 4
+"""
+
+
+def test_a_root_that_nobody_knew_before_leaves_nothing_to_rebuild(judge: Judge) -> None:
+    """Known limit: a public regime under a public root can be rebuilt, and no gate can tell; --fresh-seed ends it."""
+    known, innocent = judge(REBUILDS), judge(INNOCENT)
+    assert not known.refused and not same_placements(known, innocent)  # it does know the future; nothing shows it
+    for root in (8_412_775_203_991, 91):
+        fresh, innocent = judge(REBUILDS, root_seed=root), judge(INNOCENT, root_seed=root)
+        assert not fresh.refused and same_placements(fresh, innocent)
+
+
+def test_nothing_that_was_started_outlives_the_campaign(judge: Judge, tmp_path: Path) -> None:
+    """Three children in sessions of their own write their ids; all are gone when the campaign is."""
+    judged = judge(
+        """
+        import ctypes, os
+        libc = ctypes.CDLL(None)
+        for k in range(3):
+            pid = libc.fork()
+            if pid == 0:
+                libc.setsid()
+                while True: libc.sleep(1000)
+            print("child", pid, flush=True)
+        def decide(obs):
+            return obs.in_flight < 4
+        """
+    )
+    assert not judged.refused
+    judge.close()
+    children = {int(line.split()[1]) for line in judged.log.splitlines() if line.startswith("child")}
+    assert len(children) >= 9
+    deadline = time.monotonic() + 2
+    while any(os.path.exists(f"/proc/{pid}") for pid in children) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in children)
