@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -85,6 +87,14 @@ def test_periodic_bursts_are_periodic() -> None:
     assert np.allclose(ends % 120.0, (begins[0] + 30.0) % 120.0)
     phases = [spells(PERIODIC, 240.0, np.random.default_rng(s)).since_s[1] for s in range(50)]
     assert np.ptp(phases) > 60
+
+
+def test_a_declared_phase_is_the_same_in_every_seed() -> None:
+    arrivals = dataclasses.replace(PERIODIC, phase_s=10.0)  # 10 s into a burst of 30 s in every 120 s
+    for seed in range(3):
+        drawn = spells(arrivals, 240.0, np.random.default_rng(seed))
+        assert drawn.since_s.tolist() == [0.0, 20.0, 110.0, 140.0, 230.0]
+        assert drawn.busy.tolist() == [True, False, True, False, True]
 
 
 def test_aperiodic_spells_have_the_declared_means() -> None:

@@ -24,7 +24,7 @@ def load(path: Path) -> ModuleType:
 
 
 def test_there_are_examples() -> None:
-    assert [path.stem for path in FILES] == ["clock_only", "ewma", "ten_line"]
+    assert {"clock_only", "ewma", "ten_line"} <= {path.stem for path in FILES}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
