@@ -95,7 +95,7 @@ def _row(scheduler: str, claim: dict) -> str:
         number(e["no_sync_violation_pct"], ".2f"),
         f"{number(e['gain_pp'], '+.2f')} ({number(low, '.2f')} to {number(high, '.2f')})",
         *(number(e[p], ".4f") for p in ("p_stratified", "p_sign_flip", "p_crossed", "p_holm")),
-        number(e["gain_captured"] and 100 * e["gain_captured"], ".0f") + (" %" if e["gain_captured"] is not None else ""),
+        "-" if e["gain_captured"] is None else f"{100 * e['gain_captured']:.0f} %",
     ]  # fmt: skip
     return "| " + " | ".join(cells) + " |"
 

@@ -59,7 +59,7 @@ def selftest_command(
             rows += selftest.synthetic(seed, size, jobs, progress)
         if simulated:
             rows += selftest.simulated(seed, size, [_world(name) for name in PUBLISHED], jobs, progress)
-    console.print(_table(rows))
+    _print(rows, console)
     missed = selftest.missed_bars(rows)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
@@ -89,27 +89,34 @@ def _world(name: str) -> tuple[Setting, _Short]:
     return setting_of(regime, worlds(0), None), worlds
 
 
-def _pivot(rows: list[selftest.Row]) -> list[list[str]]:
-    """One line a family: share of certifications that each test passed, with its exact 95 % interval, in percent."""
+def _pivot(rows: list[selftest.Row], brief: bool) -> list[list[str]]:
+    """One line a family: share of certifications that each test passed, in percent, with its exact 95 % interval.
+
+    brief : the interval of the last test, the verdict itself, only.
+    """
     lines: dict[tuple[str, str, float], list[str]] = {}
     for row in rows:
         key = (str(row["world"]), str(row["family"]), float(row["effect_pp"]))
         line = lines.setdefault(key, [key[0], key[1], f"{key[2]:.2f}", str(row["n"])])
         rate, low, high = (100 * float(row[c]) for c in ("rate", "low", "high"))
-        line.append(f"{rate:.1f} ({low:.1f}-{high:.1f})")
+        bare = brief and row["test"] != selftest.GATES[-1]
+        line.append(f"{rate:.1f}" if bare else f"{rate:.1f} ({low:.1f}-{high:.1f})")
     return list(lines.values())
 
 
 _HEAD = ("world", "family", "gain, pp", "n", *(gate.replace("_", " ") for gate in selftest.GATES))
 
 
-def _table(rows: list[selftest.Row]) -> Table:
-    table = Table(title="How often each test passes, % (95 % interval)", title_justify="left", box=None, pad_edge=False)
-    for column in _HEAD:
-        table.add_column(column, justify="left" if column in ("world", "family") else "right")
-    for line in _pivot(rows):
-        table.add_row(*line)
-    return table
+def _print(rows: list[selftest.Row], console: Console) -> None:
+    """A table for each world, its lines whole even where the terminal is narrower."""
+    for world in dict.fromkeys(str(row["world"]) for row in rows):
+        title = f"{world}: how often each test passes, % (gain in pp; both: larger of strat and flip)"
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        for column in ("family", "gain", "n", "strat", "flip", "both", "aware", "certified"):
+            table.add_column(column, justify="left" if column == "family" else "right", no_wrap=True)
+        for line in _pivot([row for row in rows if row["world"] == world], brief=True):
+            table.add_row(*line[1:])
+        console.print(table)
 
 
 def _markdown(rows: list[selftest.Row], missed: list[str], size: selftest.Size, seed: int) -> str:
@@ -125,6 +132,6 @@ known effect (half as many of the simulated ones), {size.seeds} seeds a certific
 
 """
     lines = ["| " + " | ".join(_HEAD) + " |", "|" + "---|" * len(_HEAD)]
-    lines += ["| " + " | ".join(line) + " |" for line in _pivot(rows)]
+    lines += ["| " + " | ".join(line) + " |" for line in _pivot(rows, brief=False)]
     verdict = "Every bar is held." if not missed else "Bars missed:\n" + "\n".join(f"- {line}" for line in missed)
     return head + "\n".join(lines) + f"\n\n{verdict}\n"
