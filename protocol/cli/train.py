@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import hashlib
@@ -24,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from protocol import files
 from protocol.cli import train_grid as grid
 from protocol.cli.train_measure import acceleration_rows, contraction_rows, momentum_rows, transfer_rows
-from protocol.errors import BadInput, ProtocolError
+from protocol.errors import BadInput
 from protocol.topology import Topology, UnstableMixing, warn_if_unstable
 from protocol.training import Curve, loss_difference, time_ratio
 from reports import figures
@@ -163,11 +164,11 @@ def _run(work: Sequence[grid.Cell], corpus: Corpus, jobs: int, kept: Path | None
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     names = [hashlib.sha256(f"{cell!r} {corpus.digest}".encode()).hexdigest()[:24] for cell in work]
     done: dict[int, Curve] = {}
-    for k, name in enumerate(names) if kept is not None else ():
-        try:
-            done[k] = Curve.from_dict(json.loads((kept / f"{name}.json").read_text("utf-8")))
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # absent, or cut off: it is run
+    for k, name in enumerate(names):
+        if kept is not None:
+            # What is absent or cannot be read is run.
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                done[k] = Curve.from_dict(json.loads((kept / f"{name}.json").read_text("utf-8")))
     # Longest first, so that no process ends alone; results come back in the order of `work`.
     order = sorted((k for k in range(len(work)) if k not in done), key=lambda k: -work[k].islands)
     # Worker processes must not each start a thread for every core.
@@ -267,7 +268,7 @@ def _markdown(
 Made by `protocol train`. Decoder of {shape.parameters} parameters (width {shape.width}, {shape.layers} layers, context
 {shape.context}), {recipe.steps} inner steps, inner rate {recipe.rate:g}, batch {recipe.batch} an island; seeds
 {", ".join(map(str, runs))}; text: {corpus.name}, {len(corpus.train)} bytes and {len(corpus.validation)} held out
-(sha256 {corpus.digest[:12]}). Beyond {numbers[0]} islands: same tokens a step over all islands, 60 % of the steps.
+(sha256 {corpus.digest[:12]}). Beyond {numbers[0]} islands: same tokens a step over all islands, about half the steps.
 Bytes and seconds are modelled: {link.parameters:g} parameters of {link.bytes_each} bytes, {link.bandwidth * 8 / 1e9:g}
 Gbit/s an island, {1e3 * link.latency_s:g} ms a hop, {link.step_s:g} s an inner step. Losses are nats a byte, means with
 95 % t intervals over seeds.
@@ -309,7 +310,8 @@ def _write(
 ) -> None:  # fmt: skip
     files.write_text(out / "training.md", body)
     for name, rows in {**tables, "curves": report.curve_rows(curves)}.items():
-        files.write_text(out / f"{name}.csv", _csv(report.csv_rows(rows)))
+        if rows:
+            files.write_text(out / f"{name}.csv", _csv(report.csv_rows(rows)))
     with figures.styled():
         for n in numbers:
             for h in (30, 1):
@@ -320,8 +322,6 @@ def _write(
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    if not rows:
-        raise ProtocolError("nothing was run: every table is empty")
     stream = io.StringIO()
     writer = csv.DictWriter(stream, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
     writer.writeheader()

@@ -182,12 +182,12 @@ def cells(
     points: int, windows: int,
 ) -> Iterator[Cell]:  # fmt: skip
     """Every run of the comparison.  With more islands each takes a smaller batch, so that a step of all trains on the
-    same tokens; beyond the first number, fewer methods and 60 % of the steps."""
+    same tokens; beyond the first number, fewer methods and about half the steps."""
     for place, n in enumerate(islands):
         smaller = replace(
             recipe,
             batch=max(1, recipe.batch * islands[0] // n),
-            steps=recipe.steps if place == 0 else max(1, round(0.6 * recipe.steps / 30)) * 30,
+            steps=recipe.steps if place == 0 else max(1, round(0.5 * recipe.steps / 30)) * 30,
         )
         for method in methods if place == 0 else [m for m in methods if (m.name, m.h) in FEWER]:
             slow = [name for name in link.networks(n) if name != EQUAL]
