@@ -34,6 +34,7 @@ _GRACE_S = 0.5
 _STOP_S = 1.0
 #: A scheduler may write files up to this size, its log included.
 _FILE_LIMIT_MB = 64
+_OUTPUTS = ("*/certificate.json", "*/*/certificate.json", "*/.partial", "*/*/.partial")
 _THREADS = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")}
 
 
@@ -284,7 +285,9 @@ class ProcessSource:
         self.target, self.name = target, target.name
         self.decision_timeout_s, self.log_path, self.memory_limit_mb = decision_timeout_s, log_path, memory_limit_mb
         self.start_timeout_s = start_timeout_s
-        secrets = [Path(os.path.realpath(p)) for p in (*hidden, *([log_path] if log_path else []))]
+        # Earlier campaigns whose output lies in its folder hold the loads of their seeds.
+        earlier = [p.parent for pattern in _OUTPUTS for p in target.folder.glob(pattern)]
+        secrets = [Path(os.path.realpath(p)) for p in (*hidden, *earlier, *([log_path] if log_path else []))]
         # A folder that holds the scheduler itself cannot be hidden from it.
         self._hidden = [str(p) for p in secrets if not target.folder.is_relative_to(p)]
         self._confine = confine

@@ -17,6 +17,7 @@ QUICK = ("--draws", 3, "--jobs", 1, "--seeds", 2)
 SEARCH = """
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
+DIGITS = tuple("0123456789")  # descriptors
 def text(path):
     try:
         with open(path, "rb") as f:
@@ -47,7 +48,7 @@ def search():
             found.add(path)
             found.update(names(path))
     for path in sorted(found):
-        if not path.endswith((".csv", "asked.json", "plan.json", "certificate.json", ".parquet")) and "/fd/" not in path:
+        if not path.endswith((".csv", "/asked.json", "/plan.json", "/certificate.json", ".parquet", *DIGITS)):
             continue
         if "/fd/" in path and not os.path.isfile(path):
             continue  # reading a pipe or a terminal would only wait
