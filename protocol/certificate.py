@@ -37,7 +37,7 @@ Json = dict[str, Any]
 
 def versions() -> dict[str, str]:
     """Versions that the numbers may depend on."""
-    packages = ("diloco-protocol", "numba", "numpy", "pyarrow", "scipy", "statsmodels")
+    packages = ("diloco-protocol", "jinja2", "matplotlib", "numba", "numpy", "pyarrow", "scipy", "statsmodels")
     return {"python": python_version()} | {name: version(name) for name in packages}
 
 

@@ -51,8 +51,9 @@ class Curve:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Curve:
-        arrays = {name: np.asarray(v) if isinstance(v, list) else v for name, v in values.items()}
-        return cls(**{**arrays, "time_s": {name: np.asarray(times) for name, times in values["time_s"].items()}})
+        found: dict[str, Any] = {n: np.asarray(v) if isinstance(v, list) else v for n, v in values.items()}
+        found["time_s"] = {name: np.asarray(times) for name, times in values["time_s"].items()}
+        return cls(**found)
 
 
 @dataclass(frozen=True)

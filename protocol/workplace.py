@@ -34,6 +34,7 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        (folder / ".lock").unlink(missing_ok=True)  # still held: whoever waits for this file is refused, and may retry
         os.close(lock)
 
 

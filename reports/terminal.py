@@ -21,7 +21,8 @@ def print_certificate(certificate: Mapping[str, Any], console: Console) -> None:
     tier = certificate["tier"]
     verdict = Text.assemble(
         _verdict(certificate["verdict"]),
-        f"  tier {tier['number']} of 4, {fmt.clean(tier['name'])}{', upper bound' if tier['upper_bound'] else ''}",
+        f"  evidence of tier {tier['number']} of 4, {fmt.clean(tier['name'])}",
+        ", upper bound" if tier["upper_bound"] else "",
     )
     console.print(verdict)
     console.print(Text(fmt.clean(certificate["sentence"])))

@@ -104,9 +104,13 @@ def markdown(rows: Sequence[Row], columns: Mapping[str, str], digits: int = 3) -
 
 
 def loss_figure(groups: Mapping[Key, Sequence[Curve]], networks: Sequence[str]) -> Figure:
-    """Validation loss against steps, tokens, bytes, and modelled time on each network: mean and 95 % t interval."""
+    """Validation loss against steps, tokens, bytes, and modelled time on each network: mean and 95 % t interval.
+
+    More methods than can be told apart are cut to the first nine; the tables have all of them.
+    """
+    groups = dict(list(groups.items())[: len(_COLOURS)])
     panels = ["step", "tokens", "sent_bytes", *networks]
-    labels = {"step": "inner steps", "tokens": "tokens, all islands", "sent_bytes": "modelled bytes sent an island"}
+    labels = {"step": "inner steps", "tokens": "tokens, all islands", "sent_bytes": "modelled GB sent an island"}
     across = 3
     down = -(-len(panels) // across)
     figure = Figure(figsize=(10.5, 0.7 + 2.9 * down), layout="constrained")
@@ -134,7 +138,7 @@ def _line(axis: Axes, panel: str, runs: Sequence[Curve], n: int, label: str, loo
         axis.plot([], [], label=label, markersize=3, **look)
         return
     x = np.mean([c.time_s[panel] if panel in c.time_s else getattr(c, panel) for c in whole], axis=0)
-    x = x / n if panel == "sent_bytes" else x
+    x = x / n / 1e9 if panel == "sent_bytes" else x
     points = [estimate(values) for values in np.stack([c.loss for c in whole], 1)]
     kept = [(at, p) for at, p in zip(x, points, strict=True) if p is not None]
     at = [a for a, _ in kept]
@@ -167,6 +171,8 @@ def mixing_figure(contraction: Sequence[Row], momentum: Sequence[Row]) -> Figure
             n, [row["measured"] for row in mine], error, fmt=_MARKS[place], color=colour, label=f"{kind}, measured"
         )
     left.set_xscale("log", base=2)
+    sizes = sorted({row["islands"] for row in contraction})
+    left.set_xticks(sizes, [str(n) for n in sizes])
     left.set_xlabel("islands")
     left.set_ylabel("E|Wx|² / |x|² off the mean")
     left.legend()

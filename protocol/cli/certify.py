@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import secrets
 import shutil
 from pathlib import Path
@@ -14,14 +15,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from protocol import campaign, evidence, files, preregistration, signature
 from protocol.certificate import assess
-from protocol.cli.settings import Asked, asked, settings_for
+from protocol.cli.pages import FIGURES, TABLES, write_pages
+from protocol.cli.settings import SLACK, Asked, asked, settings_for
 from protocol.errors import BadInput
 from protocol.verify import CERTIFICATE, RAW
 from protocol.workplace import Partial, locked
-from reports import figures, html, tables, terminal
+from reports import terminal
 
 #: Default draws a seed, and the most that `--draws auto` makes.
 DRAWS = 999
+#: Default root of every random stream.
+ROOT = 20260601
 EXIT = {"PASS": 0, "FAIL": 1, "INCONCLUSIVE": 3}
 
 
@@ -50,7 +54,7 @@ def certify(
     decision_steps: Annotated[
         int | None, typer.Option(min=1, help="inner steps between decisions (published: 128)")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="root of every random stream")] = 20260601,
+    seed: Annotated[int | None, typer.Option(min=0, help=f"root of every random stream (default: {ROOT})")] = None,
     fresh_seed: Annotated[
         bool, typer.Option("--fresh-seed", help="a root that nobody could know before, recorded in the certificate")
     ] = False,
@@ -68,36 +72,46 @@ def certify(
     Exit code 0 passed, 1 failed, 3 undecidable, 2 bad input or crash.
     """
     notes = Console(stderr=True, highlight=False)
+    if fresh_seed and seed is not None:
+        raise BadInput("--fresh-seed", f"--seed {seed} beside it", "one of the two")
+    root = secrets.randbits(48) if fresh_seed else ROOT if seed is None else seed
     if fresh_seed:
-        seed = secrets.randbits(48)
-        notes.print(f"fresh root: --seed {seed}")
-    chosen = settings_for(regime or [], trace or [], trace_format, time_unit, seed, {
+        notes.print(f"fresh root: --seed {root}")
+    chosen = settings_for(regime or [], trace or [], trace_format, time_unit, root, {
         "seeds": seeds, "slos": tuple(slo) if slo else None, "decision_steps": decision_steps,
     })  # fmt: skip
     folder = out or Path("runs") / _name(scheduler)
+    if not math.isfinite(alpha) or not math.isfinite(min_effect):
+        raise BadInput("--alpha, --min-effect", f"{alpha} and {min_effect}", "numbers")
     if sign is not None:
         signature.check_private_key(sign)
+    request = asked(
+        scheduler,
+        folder / "scheduler.log",
+        chosen,
+        root_seed=root,
+        draws=DRAWS if draws == "auto" else _count(draws),
+        sequential=draws == "auto",
+        alpha=alpha,
+        min_effect_pp=min_effect,
+        hidden=trace or [],
+    )
+    if preregister is not None:
+        digest = preregistration.register(request.head, preregister)
+        again = f"--preregistered {preregister}" + (f" --seed {root}" if fresh_seed else "")
+        notes.print(f"registered {digest[:16]}; certify with the same options and {again}", soft_wrap=True)
+        raise typer.Exit(0)
+    request.head["preregistration"] = preregistration.honour(request.head, preregistered) if preregistered else None
+    for line in dict.fromkeys(itertools.chain(*request.head["contender"].get("read_as", {}).values())):
+        notes.print(f"merge log: {line}", soft_wrap=True)
+    for described in request.head["regimes"]:
+        if "trace" in described:
+            limits = " and ".join(described["slos"])
+            why = "" if slo else f" ({SLACK:g} times the p95 that the trace has without merges)"
+            notes.print(f"{described['name']}: {described['trace']['windows']}; SLO {limits}{why}", soft_wrap=True)
     with locked(folder):
-        request = asked(
-            scheduler,
-            folder / "scheduler.log",
-            chosen,
-            root_seed=seed,
-            draws=DRAWS if draws == "auto" else _count(draws),
-            sequential=draws == "auto",
-            alpha=alpha,
-            min_effect_pp=min_effect,
-            hidden=trace or [],
-        )
-        if preregister is not None:
-            digest = preregistration.register(request.head, preregister)
-            notes.print(
-                f"registered {digest[:16]} in {preregister}; certify with --preregistered {preregister}", soft_wrap=True
-            )
-            raise typer.Exit(0)
-        request.head["preregistration"] = preregistration.honour(request.head, preregistered) if preregistered else None
-        for line in dict.fromkeys(itertools.chain(*request.head["contender"].get("read_as", {}).values())):
-            notes.print(f"merge log: {line}", soft_wrap=True)
+        if (folder / CERTIFICATE).exists():
+            notes.print(f"replacing the certificate in {folder}", soft_wrap=True)
         certificate = _run(request, folder, jobs, notes)
         if sign is not None:
             signature.sign(folder / CERTIFICATE, sign)
@@ -148,15 +162,13 @@ def _run(request: Asked, folder: Path, jobs: int, notes: Console) -> dict[str, A
         certificate = assess(head, found)
     for name in (CERTIFICATE, signature.SIGNATURE):
         (folder / name).unlink(missing_ok=True)
-    for stale in (RAW, "tables", "figures"):
+    for stale in (RAW, TABLES, FIGURES):
         shutil.rmtree(folder / stale, ignore_errors=True)
     names = evidence.write(found, folder / RAW)
     files.write_text(folder / RAW / evidence.ASKED, files.canonical_json(head))
     names.append(evidence.ASKED)
     certificate["files"] = {name: files.sha256(folder / RAW / name) for name in sorted(names)}
-    tables.write_tables(certificate, folder / "tables")
-    drawn = figures.write_figures(certificate, found, folder / "figures")
-    html.write_report(certificate, found, folder / "report.html", {k: p.read_text("utf-8") for k, p in drawn.items()})
+    write_pages(certificate, found, folder)
     files.write_text(folder / CERTIFICATE, files.canonical_json(certificate))
     partial_results.remove()
     return certificate

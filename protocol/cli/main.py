@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import importlib
 import sys
+import tempfile
+import traceback
+from importlib.metadata import version
+from typing import Annotated
 
+import click
 import typer
 from rich.console import Console
 from rich.text import Text
@@ -31,9 +36,10 @@ def build() -> typer.Typer:
                 f"mend it with: pip uninstall the other one, or run in a fresh virtual environment"
             )
     app = typer.Typer(
+        callback=_common,
+        invoke_without_command=True,
         name="protocol",
         help="Decide whether a claim about when to synchronise low-communication training is true.",
-        no_args_is_help=True,
         pretty_exceptions_enable=False,
         add_completion=False,
     )
@@ -42,14 +48,40 @@ def build() -> typer.Typer:
     return app
 
 
+def _common(
+    context: typer.Context, show: Annotated[bool, typer.Option("--version", help="print the version")] = False
+) -> None:
+    if show:
+        typer.echo(version("diloco-protocol"))
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
 def main() -> None:
-    """Entry point: every user error is one line on stderr and exit code 2."""
+    """Entry point: every user error is one line on stderr and exit code 2; so is every defect of ours."""
     complain = Console(stderr=True, soft_wrap=True, highlight=False)
-    try:
-        build()()
-    except ProtocolError as error:
-        complain.print(Text.assemble(("error: ", "bold red"), " ".join(str(error).split())))
+
+    def refuse(message: str) -> None:
+        complain.print(Text.assemble(("error: ", "bold red"), " ".join(message.split())))
         sys.exit(2)
+
+    try:
+        for word in sys.argv:
+            word.encode("utf-8")
+        code = build()(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except (ProtocolError, click.ClickException) as error:
+        refuse(error.format_message() if isinstance(error, click.ClickException) else str(error))
+    except UnicodeEncodeError:
+        refuse("command line: found a name that is not UTF-8; expected UTF-8")
+    except OSError as error:
+        refuse(f"{error.filename or 'a file'}: {error.strerror or error}")
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except Exception as error:  # ours to mend, but not the user's to read
+        with tempfile.NamedTemporaryFile("w", prefix="protocol-", suffix=".log", delete=False) as details:
+            traceback.print_exc(file=details)
+        refuse(f"a defect of protocol, please report it: {type(error).__name__}: {error}; details in {details.name}")
     except KeyboardInterrupt:
         complain.print("interrupted; finished seeds are kept, the same command goes on from there")
         sys.exit(130)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ def contender_opener(scheduler: str, log: str, hidden: tuple[str, ...] = ()) -> 
 
     hidden : files and folders that it may not read: the traces and the output.
     """
-    return open_scheduler(scheduler, log_path=Path(log), hidden=[Path(path) for path in hidden])
+    return open_scheduler(scheduler, log_path=Path(log) if log else None, hidden=[Path(path) for path in hidden])
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,8 @@ def asked(
         "sequential": sequential,
     }
     head = {
-        "contender": describe_contender(opener(), settings[0]),
+        # Nothing of the output folder is made before the scheduler is known to load.
+        "contender": describe_contender(contender_opener(scheduler, "", opener.args[2]), settings[0]),
         "settings": described,
         "versions": versions(),
         "regimes": settings[1],
@@ -159,7 +160,9 @@ def setting_of(regime: Regime, worlds: Worlds, slos: Sequence[str] | None) -> Se
 
 
 def _model(regime: Regime) -> SidecarModel:
-    return SidecarModel.shipped(regime.sidecar).changed(regime.sidecar_overrides)
+    """The regime's sidecar; the one for real traces is another server and has its own name."""
+    model = SidecarModel.shipped(regime.sidecar).changed(regime.sidecar_overrides)
+    return replace(model, name=f"{model.name}-enlarged") if regime.name.startswith("trace:") else model
 
 
 def _recorded(
@@ -171,7 +174,8 @@ def _recorded(
         summary="windows of a real trace", sidecar="reference", sidecar_overrides=RECORDED_SERVER
     )
     span_s = float(trace.arrival_ns[-1] - trace.arrival_ns[0]) / NS_PER_S
-    horizon_s = min(base.horizon_s, max(SHORTEST_S, span_s // WANTED_SEEDS - base.cooldown_s))
+    wanted = overrides.get("seeds") or WANTED_SEEDS
+    horizon_s = min(base.horizon_s, max(SHORTEST_S, span_s // wanted - base.cooldown_s))
     found = cut(trace, base.seeds, horizon_s, base.cooldown_s)
     budgets = base.replace(horizon_s=horizon_s).corridor().feasible_budgets()
     regime = base.replace(
@@ -192,6 +196,7 @@ def _recorded(
         "dropped": dict(report.dropped),
         "resolution_s": None if report.resolution_ns is None else report.resolution_ns / NS_PER_S,
         "windows": found.report,
+        "slo_from": "the command line" if overrides.get("slos") else f"{SLACK:g} x p95 without merges",
     }
     return setting_of(regime, worlds, overrides.get("slos")), {**described, "digest": regime.digest}
 

@@ -37,13 +37,14 @@ def simulate(
     """Run one scheduler through one seed and draw load, merges and violations."""
     if out.suffix not in (".svg", ".pdf", ".png"):
         raise typer.BadParameter(f"{out.name}: expected a name that ends in .svg, .pdf or .png", param_hint="--out")
+    out.parent.mkdir(parents=True, exist_ok=True)
     chosen = [regime] if regime else [] if trace else ["bursty-aperiodic"]
     overrides = {"slos": (slo,) if slo else None, "decision_steps": decision_steps}
     settings, _ = settings_for(chosen, [trace] if trace else [], trace_format, time_unit, seed, overrides)
     setting = settings[0]
     if seed_number >= setting.n_seeds:
         raise typer.BadParameter(f"{seed_number}: expected 0 to {setting.n_seeds - 1}", param_hint="--seed-number")
-    plan = campaign.Plan(partial(contender_opener, scheduler, str(out.with_suffix(".log"))), scheduler, seed, draws=0)
+    plan = campaign.Plan(partial(contender_opener, scheduler, ""), scheduler, seed, draws=0)
     workload = setting.worlds.workload(seed_number)
     sidecar = campaign.load(plan, setting, seed_number, workload)
     rolled = campaign.place(plan, setting, seed_number, workload, sidecar)
@@ -51,7 +52,6 @@ def simulate(
     measured = sidecar.replay(rolled.schedule)
     idle = sidecar.replay(Schedule.empty(workload.trace.n_islands))
     figure = figures.timeline(workload.trace, rolled.schedule, measured, limit, setting.corridor.horizon_ns)
-    out.parent.mkdir(parents=True, exist_ok=True)
     with files.atomic(out) as temporary:
         figure.savefig(temporary, format=out.suffix[1:])
     missed, missed_idle = measured.violates(limit), idle.violates(limit)

@@ -46,6 +46,8 @@ LOSSES = (
     (("GASLoC 2-peer", 1), ("DAdam 2-peer scaled rate", 1)), (("GASLoC 2-peer", 1), ("All-reduce AdamW", 1)),
 )  # fmt: skip
 _QUICK = {"steps": 120, "batch": 4, "warm_up": 10}
+#: In the tables only: the figures hold no more than nine lines that can be told apart.
+_UNDRAWN = ("GASLoC 1-peer literal", "GASLoC 2-peer adapted", "NoLoCo")
 _SUMMARY = {
     "method": "method", "h": "H", "seeds": "seeds", "diverged": "diverged", "loss": "validation loss, averaged model",
     "island_loss": "mean of islands", "worst_loss": "worst island", "consensus": "consensus distance",
@@ -266,12 +268,12 @@ def _markdown(
         f"""# Training runs
 
 Made by `protocol train`. Decoder of {shape.parameters} parameters (width {shape.width}, {shape.layers} layers, context
-{shape.context}), {recipe.steps} inner steps, inner rate {recipe.rate:g}, batch {recipe.batch} an island; seeds
-{", ".join(map(str, runs))}; text: {corpus.name}, {len(corpus.train)} bytes and {len(corpus.validation)} held out
-(sha256 {corpus.digest[:12]}). Beyond {numbers[0]} islands: same tokens a step over all islands, about half the steps.
-Bytes and seconds are modelled: {link.parameters:g} parameters of {link.bytes_each} bytes, {link.bandwidth * 8 / 1e9:g}
-Gbit/s an island, {1e3 * link.latency_s:g} ms a hop, {link.step_s:g} s an inner step. Losses are nats a byte, means with
-95 % t intervals over seeds.
+{shape.context}); {recipe.steps} inner steps, inner rate {recipe.rate:g}, batch {recipe.batch} an island. Seeds
+{", ".join(map(str, runs))}. Text: {corpus.name}, {len(corpus.train)} bytes and {len(corpus.validation)} held out
+(sha256 {corpus.digest[:12]}). Beyond {numbers[0]} islands: the same tokens a step over all islands, about half the
+steps. Bytes and seconds are modelled: {link.parameters:g} parameters of {link.bytes_each} bytes,
+{link.bandwidth * 8 / 1e9:g} Gbit/s an island, {1e3 * link.latency_s:g} ms a hop, {link.step_s:g} s an inner step.
+Losses are nats a byte; intervals are 95 % t intervals over seeds.
 """
     ]
     times = {f"time_s {name}": f"modelled s, {name}" for name in link.networks(2)}
@@ -315,7 +317,7 @@ def _write(
     with figures.styled():
         for n in numbers:
             for h in (30, 1):
-                mine = {key: runs for key, runs in groups.items() if key[1:3] == (h, n)}
+                mine = {k: runs for k, runs in groups.items() if k[1:3] == (h, n) and k[0] not in _UNDRAWN}
                 if mine:
                     figures.save(report.loss_figure(mine, networks), out / f"loss-h{h}-n{n}")
         figures.save(report.mixing_figure(tables["contraction"], tables["momentum"]), out / "mixing")

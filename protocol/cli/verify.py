@@ -10,6 +10,8 @@ import typer
 from rich.console import Console
 
 from protocol import campaign, evidence, files, signature
+from protocol.certificate import versions
+from protocol.cli.pages import differing_pages
 from protocol.cli.settings import asked, outputs, settings_for
 from protocol.errors import BadInput
 from protocol.verify import CERTIFICATE, RAW, differences, read_certificate, verify
@@ -28,11 +30,17 @@ def verify_command(
     jobs: Annotated[int, typer.Option(min=1, help="processes for --rerun")] = 2,
     most: Annotated[int, typer.Option(min=1, help="differences to print")] = 20,
 ) -> None:
-    """Recompute every gate from the raw files; exit 0 when all agree, 1 with each difference named."""
+    """Recompute every gate from the raw files and draw every page again; exit 1 with each difference named."""
     certificate = read_certificate(folder)
     found = verify(folder)
     if key is not None:
         found += [wrong for wrong in [signature.check(folder / CERTIFICATE, key)] if wrong]
+    if not found:
+        now, then = versions(), certificate["versions"]
+        if any(now.get(name) != then.get(name) for name in ("jinja2", "matplotlib")):
+            typer.echo("report, tables and figures are not compared: they were drawn with other versions", err=True)
+        else:
+            found += differing_pages(certificate, evidence.read(folder / RAW), folder)
     if rerun is not None and not found:
         found += _run_again(certificate, folder, rerun, regime or [], trace or [], jobs)
     for line in found[:most]:

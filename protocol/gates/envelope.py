@@ -239,7 +239,7 @@ def _control(name: str, gain: float | None, p: float | None, n: int, gates: bool
         says = {
             UNIFORM: "not shown to beat chance",
             UNRELATED: "not shown to follow the load",
-            PLACEBO: "no gain without looking",
+            PLACEBO: "no gain without looking was shown",
         }.get(name, "not shown")
     return {
         "name": name,
@@ -263,6 +263,12 @@ def envelope_gate(measured: Measured, p_holm: float | None, alpha: float, min_ef
         return GateResult("G3", title, (Check("placement", "undecidable", reason, n=t.n_seeds),))
     limits = _limits(t.interval)
     interval = (limits[0], limits[1]) if limits and limits[0] is not None and limits[1] is not None else None
+    found = {
+        "the stratified test": t.stratified.pvalue or 0.0,
+        "the sign-flip test": t.sign_flip.pvalue or 0.0,
+        "the exchange between traces": measured.independence.pvalue or 0.0,
+    }
+    weakest = max(found, key=lambda name: found[name])
     detectable = f"; a gain of {t.detectable:.2f} pp would have been found 9 times in 10" if t.detectable else ""
     says = f"gain {t.gain:.2f} pp over {t.n_draws} matched draws in each of {t.n_seeds} seeds"
     significant = p_holm <= alpha
@@ -272,10 +278,11 @@ def envelope_gate(measured: Measured, p_holm: float | None, alpha: float, min_ef
     elif blind and t.pvalue is not None and t.pvalue <= alpha:
         reason = (
             f"{says}, but exchanging its schedules between traces costs no more "
-            f"(p = {measured.independence.pvalue:.3g}): the gain comes from its gaps or a clock, not from looking at the load"
+            f"(p = {measured.independence.pvalue:.3g}): "
+            "the gain comes from its gaps or a clock, not from looking at the load"
         )
     else:
-        reason = f"{says}, Holm p = {p_holm:.3g}{detectable}"
+        reason = f"{says}, Holm p = {p_holm:.3g}, by {weakest} (p = {found[weakest]:.3g}){detectable}"
     placement = Check("placement", "passed" if significant else "failed", reason, p_holm, alpha, t.n_seeds, interval)
     enough = lower > min_effect_pp
     bound = f"lower bound of the gain {lower:.3f} pp, minimum effect {min_effect_pp:g} pp"

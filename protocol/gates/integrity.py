@@ -98,7 +98,7 @@ def _determinism(evidence: Sequence[SeedEvidence], recorded: bool) -> Check:
     probes = [(e.seed, p) for e in evidence for p in e.probes if p.kind == "determinism"]
     for seed, probe in probes:
         if probe.difference:
-            reason = f"seed {seed}: a second run differs ({probe.difference}): a clock or unseeded entropy?"
+            reason = f"seed {seed}: a second run differs ({probe.difference}): a clock or unseeded entropy"
             return Check("determinism", "failed", reason, n=len(probes))
     for e in evidence:
         if e.replay_difference:

@@ -185,3 +185,45 @@ def test_two_runs_do_not_share_a_folder(protocol: Protocol, small: Path, aware: 
 
     with locked(tmp_path / "out"):
         refused(protocol("certify", aware, "--regime", small, "--out", tmp_path / "out", *QUICK), "another run")
+
+
+def test_pages_that_were_edited_are_found(protocol: Protocol, small: Path, aware: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    protocol("certify", aware, "--regime", small, "--out", out, *QUICK)
+    assert not (out / ".lock").exists()
+    report, table = out / "report.html", out / "tables" / "claims.md"
+    report.write_text(report.read_text().replace("PASS", "PASSED", 1))
+    table.write_text(table.read_text().replace("1", "2", 1))
+    (out / "figures" / "gain-overview.pdf").unlink()
+    said = protocol("verify", out)
+    assert said.returncode == 1
+    for name in ("report.html", "tables/claims.md", "figures/gain-overview.pdf: missing"):
+        assert name in said.stdout
+
+
+def test_nothing_is_made_for_a_scheduler_that_does_not_load(protocol: Protocol, small: Path, tmp_path: Path) -> None:
+    refused(protocol("certify", tmp_path / "none.py", "--regime", small, "--out", tmp_path / "out"), "none.py")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("certify", "wa-diloco", "--seeds", "0"),
+        ("certify", "wa-diloco", "--alpha", "nan"),
+        ("certify", "wa-diloco", "--nonsense"),
+        ("certify", "wa-diloco", "--fresh-seed", "--seed", "3"),
+        ("certify", "b\udcff.py"),
+        ("simulate", "wa-diloco", "--out", "/dev/null/x.svg"),
+        ("validate", "wa-diloco", "--log", "/dev/null/log"),
+        ("power", "--reps", "100", "--out", "/dev/null"),
+        ("nothing-of-the-kind",),
+    ],
+)
+def test_every_bad_option_is_one_line(protocol: Protocol, arguments: tuple[str, ...]) -> None:
+    refused(protocol(*arguments))
+
+
+def test_version_and_bare_command(protocol: Protocol) -> None:
+    assert protocol("--version").stdout.strip() == "0.1.0"
+    assert "certify" in protocol().stdout

@@ -1,0 +1,43 @@
+"""Everything that is drawn from a certificate: report, tables and figures; written, and checked against it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from protocol.evidence import SeedEvidence
+from reports import figures, html, tables
+
+REPORT, TABLES, FIGURES = "report.html", "tables", "figures"
+
+
+def write_pages(certificate: dict[str, Any], evidence: Sequence[SeedEvidence], folder: Path) -> None:
+    """Report, tables and figures into `folder`; the same certificate and evidence give the same bytes."""
+    tables.write_tables(certificate, folder / TABLES)
+    drawn = figures.write_figures(certificate, list(evidence), folder / FIGURES)
+    html.write_report(
+        certificate, list(evidence), folder / REPORT, {name: path.read_text("utf-8") for name, path in drawn.items()}
+    )
+
+
+def differing_pages(certificate: dict[str, Any], evidence: Sequence[SeedEvidence], folder: Path) -> Iterator[str]:
+    """Each page of `folder` that is not what this certificate is drawn as."""
+    with tempfile.TemporaryDirectory() as temporary:
+        fresh = Path(temporary)
+        write_pages(certificate, evidence, fresh)
+        names = {
+            p.relative_to(root)
+            for root in (fresh, folder)
+            for part in (TABLES, FIGURES)
+            for p in (root / part).glob("*")
+        }
+        for name in sorted({*names, Path(REPORT)}):
+            stored = folder / name
+            if not stored.is_file():
+                yield f"{name}: missing"
+            elif not (fresh / name).is_file():
+                yield f"{name}: not one of this certificate's pages"
+            elif stored.read_bytes() != (fresh / name).read_bytes():
+                yield f"{name}: not what the certificate is drawn as"
