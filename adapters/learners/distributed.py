@@ -172,28 +172,36 @@ def _failed(watched: list[_Watched], deadline_s: float) -> ProtocolError:
         deaths = [(one, text) for one in watched if (text := one.death())]
         return deaths or [(one, f"failed: {one.failure}") for one in watched if one.failure and not one.lost]
 
-    until = time.monotonic() + _GRACE_S
-    while time.monotonic() < until and not causes():
-        living = [one.pipe for one in watched if not one.failure and one.result is None]
-        wait([*living, *(one.process.sentinel for one in watched if one.process.is_alive())], timeout=0.1)
-        for one in watched:
-            if not one.failure:
-                one.read(deadline_s)
+    _listen(watched, deadline_s, lambda: bool(causes()))
     for one, text in causes():
         return ProtocolError(f"in outer round {one.round}, island {one.rank} {text}")
-    if any(one.failure is None and one.progress < max(o.progress for o in watched) for one in watched):
+    if any(one.failure is None and one.result is None for one in watched):
         return _silent(watched, deadline_s)
     first = next(one for one in watched if one.failure)
     return ProtocolError(f"in outer round {first.round}, island {first.rank} failed: {first.failure}")
 
 
 def _silent(watched: list[_Watched], deadline_s: float) -> ProtocolError:
-    behind = min(one.progress for one in watched)
-    who = [one for one in watched if one.progress == behind]
+    """Partners of a silent process wait as long as it is silent, but then they say so."""
+    _listen(watched, deadline_s, lambda: False)
+    mute = [one for one in watched if one.failure is None and one.result is None] or watched
+    behind = min(one.progress for one in mute)
+    who = [one for one in mute if one.progress == behind]
     names = ", ".join(str(one.rank) for one in who)
     if behind == 0:
         return ProtocolError(f"island {names} did not start within {START_S:g} s")
     return ProtocolError(f"in outer round {who[0].round}, no sign of island {names} for {deadline_s:g} s")
+
+
+def _listen(watched: list[_Watched], deadline_s: float, enough: Callable[[], bool]) -> None:
+    """Read what still comes in for a moment, or until it is enough."""
+    until = time.monotonic() + _GRACE_S
+    while time.monotonic() < until and not enough():
+        living = [one.pipe for one in watched if not one.failure and one.result is None]
+        wait([*living, *(one.process.sentinel for one in watched if one.process.is_alive())], timeout=0.1)
+        for one in watched:
+            if not one.failure:
+                one.read(deadline_s)
 
 
 def _island(rank: int, n: int, store: str, deadline_s: float, backend: str, pipe: Connection) -> None:

@@ -161,9 +161,8 @@ def check_model(
 ) -> tuple[LinkFit, list[Checked]]:  # fmt: skip
     """Bandwidth and latency from pairs of equal islands, then every kind of exchange as the model predicts it.
 
-    Other work on the machine only ever adds time, so the best of the repeats counts, island by island.  The fit sees two
-    islands without a straggler;
-    everything else is prediction.
+    Other work on the machine only ever adds time, so the best of the repeats counts, island by island.  The fit sees
+    two islands without a straggler; everything else is prediction.
     """
     pair, two = averaging(2, [(0, 1)]), Network.of(2, bandwidth)
     sizes = [payloads[0] // 2, *payloads]
