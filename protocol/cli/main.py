@@ -9,10 +9,10 @@ import traceback
 from importlib.metadata import version
 from typing import Annotated
 
-import click
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer.exceptions import TyperException
 
 from protocol.errors import ProtocolError
 
@@ -70,13 +70,13 @@ def main() -> None:
             word.encode("utf-8")
         code = build()(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
-    except (ProtocolError, click.ClickException) as error:
-        refuse(error.format_message() if isinstance(error, click.ClickException) else str(error))
+    except (ProtocolError, TyperException) as error:
+        refuse(error.format_message() if hasattr(error, "format_message") else str(error))
     except UnicodeEncodeError:
         refuse("command line: found a name that is not UTF-8; expected UTF-8")
     except OSError as error:
         refuse(f"{error.filename or 'a file'}: {error.strerror or error}")
-    except click.exceptions.Abort:
+    except typer.Abort:
         sys.exit(130)
     except Exception as error:  # ours to mend, but not the user's to read
         with tempfile.NamedTemporaryFile("w", prefix="protocol-", suffix=".log", delete=False) as details:

@@ -26,12 +26,12 @@ def test_fits_eighty_columns_and_names_every_claim(slos: tuple[str, ...]) -> Non
     assert all(cell_len(line) <= 80 for line in shown.splitlines())
     table = shown.split("Not passed")[0]
     assert all(table.count(regime) >= len(slos) for regime in REGIMES)
-    assert shown.startswith("✓ PASS  tier 1 of 4, stress harness\n" + certificate["sentence"][:40])
+    assert shown.startswith("✓ PASS  evidence of tier 1 of 4, stress harness\n" + certificate["sentence"][:40])
 
 
 def test_says_what_failed_and_why() -> None:
     shown = _shown(build(tier=0, verdict="FAIL", planner=True, envelope=False, seeds=2, draws=3)[0])
-    assert shown.startswith("✗ FAIL  tier 0 of 4, refused, upper bound")
+    assert shown.startswith("✗ FAIL  evidence of tier 0 of 4, refused, upper bound")
     assert "G0 failed: seed 4, draw 17: 8 merges inside the horizon, the policy made 9" in shown
     assert shown.count("seed 4, draw 17") == 1
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import json
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,13 @@ from protocol.evidence import POLICY, SeedEvidence
 ROOT_SEED = 20260601
 #: A load-aware scheduler without any trick: what a cheat that got nowhere decides.
 INNOCENT = "def decide(obs):\n    return obs.in_flight < 4\n"
+
+
+_spec = importlib.util.spec_from_file_location("small_world", Path(__file__).parents[1] / "end_to_end" / "conftest.py")
+assert _spec is not None and _spec.loader is not None
+#: The fixtures of the end-to-end tests, by path: several folders here have a `conftest`.
+small_world = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(small_world)
 
 
 @dataclass(frozen=True)
@@ -61,8 +69,11 @@ class Judged:
         return next(c for c in checks if c["name"] == name)
 
 
+Command = Callable[..., Judged]
+
+
 class Judge:
-    """Certifies texts in the small world, two seeds and three draws unless told otherwise."""
+    """Certifies texts in the small world, one seed and three draws unless told otherwise."""
 
     def __init__(self, regime: Path, folder: Path) -> None:
         self.regime, self.folder, self.log = regime, folder, folder / "scheduler.log"
@@ -75,7 +86,7 @@ class Judge:
         name: str = "cheat.py",
         *,
         spec: str | None = None,
-        seeds: int = 2,
+        seeds: int = 1,
         root_seed: int = ROOT_SEED,
         sidecar: Any = None,
         **options: Any,
@@ -102,7 +113,7 @@ class Judge:
         self._opened.append(open_scheduler(spec, **options))
         return self._opened[-1]
 
-    def settings(self, seeds: int = 2, root_seed: int = ROOT_SEED) -> tuple[list[Setting], list[dict[str, Any]]]:
+    def settings(self, seeds: int = 1, root_seed: int = ROOT_SEED) -> tuple[list[Setting], list[dict[str, Any]]]:
         return settings_for([str(self.regime)], [], None, None, root_seed, {"seeds": seeds})
 
     def printed(self) -> str:

@@ -6,8 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import Command
-from judging import Judged
+from judging import Command, Judged
 
 QUICK = ("--draws", 3, "--seeds", 2, "--jobs", 1)
 DECIDE = "class Scheduler:\n    def decide(self, obs):\n        "

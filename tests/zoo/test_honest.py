@@ -131,15 +131,15 @@ def test_honest_schedulers_are_not_refused(judge: Judge, name: str) -> None:
     assert not judged.refused, judged.reason
     gate = judged.certificate["claims"][0]["gates"][0]
     assert gate["status"] == "passed", gate["reason"]
-    assert judged.certificate["sentence"].startswith("Nothing is licensed about honest.py yet: G3")  # two seeds only
-    assert sum(map(len, judged.gaps)) > 4
+    assert judged.certificate["sentence"].startswith("Nothing is licensed about honest.py yet: G3")  # one seed only
+    assert sum(map(len, judged.gaps)) > 2
     if name == "prints":
         assert "deciding at 9.408" in judged.log and "to stderr, too: é" in judged.log
 
 
 def test_slow_decisions_are_waited_for(judge: Judge) -> None:
     """5 ms a decision, with the time itself never looked at."""
-    judged = judge("import time\ndef decide(obs):\n    time.sleep(0.005)\n    return obs.in_flight < 4\n", seeds=1)
+    judged = judge("import time\ndef decide(obs):\n    time.sleep(0.005)\n    return obs.in_flight < 4\n")
     assert not judged.refused and judged.check("determinism")["status"] == "passed"
 
 
@@ -148,6 +148,6 @@ def test_its_own_helper_named_like_ours(judge: Judge, tmp_path: Path, name: str)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / f"{name}.py").write_text("LIMIT = 4\n")
     code = f"from {name} import LIMIT\ndef decide(obs):\n    return obs.in_flight < LIMIT\n"
-    judged = judge(code, "mine/honest.py", seeds=1)
+    judged = judge(code, "mine/honest.py")
     assert not judged.refused
     assert judged.certificate["contender"]["files"] == sorted([f"{name}.py", "honest.py"])

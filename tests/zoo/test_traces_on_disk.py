@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Command
-from judging import Judged
+from judging import Command, Judged
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs Landlock")
 QUICK = ("--draws", 3, "--jobs", 1, "--seeds", 2)
@@ -17,7 +16,6 @@ QUICK = ("--draws", 3, "--jobs", 1, "--seeds", 2)
 SEARCH = """
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
-DIGITS = tuple("0123456789")  # descriptors
 def text(path):
     try:
         with open(path, "rb") as f:
@@ -48,10 +46,9 @@ def search():
             found.add(path)
             found.update(names(path))
     for path in sorted(found):
-        if not path.endswith((".csv", "/asked.json", "/plan.json", "/certificate.json", ".parquet", *DIGITS)):
-            continue
-        if "/fd/" in path and not os.path.isfile(path):
-            continue  # reading a pipe or a terminal would only wait
+        descriptor = os.path.basename(os.path.dirname(path)) == "fd" and os.path.isfile(path)
+        if not descriptor and not path.endswith((".csv", "/asked.json", "/plan.json", "/certificate.json", ".parquet")):
+            continue  # reading a pipe, a terminal or a device would only wait
         data = text(path)
         if data and (b"arrival_s" in data or b"PAR1" in data or b"root_seed" in data):
             if not path.endswith(".py"):
