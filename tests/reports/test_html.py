@@ -74,7 +74,13 @@ def _page(path: Path, draw: bool = True, **asked: Any) -> tuple[dict[str, Any], 
 
 def test_verdict_sentence_and_tier_come_first(tmp_path: Path) -> None:
     certificate, _, page = _page(tmp_path, seeds=2, draws=9)
-    expected = ("✓ PASS", certificate["sentence"], "Evidence of tier 1 of 4, stress harness", "What a higher tier", "G0 integrity")
+    expected = (
+        "✓ PASS",
+        certificate["sentence"],
+        "Evidence of tier 1 of 4, stress harness",
+        "What a higher tier",
+        "G0 integrity",
+    )
     order = [page.text.index(words) for words in expected]
     assert order == sorted(order)
 
@@ -137,7 +143,9 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 )
 def test_every_kind_of_certificate(tmp_path: Path, asked: dict[str, Any]) -> None:
     certificate, _, page = _page(tmp_path, False, **asked)
-    assert certificate["sentence"] in page.text and f"Evidence of tier {certificate['tier']['number']} of 4" in page.text
+    assert (
+        certificate["sentence"] in page.text and f"Evidence of tier {certificate['tier']['number']} of 4" in page.text
+    )
     assert ("upper bound" in page.text.split("Claims")[0]) == certificate["tier"]["upper_bound"]
     assert "None" not in page.text and "nan" not in page.text.lower().split()
 

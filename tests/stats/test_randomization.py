@@ -222,7 +222,7 @@ def test_speed() -> None:
     st.integers(2, 5).flatmap(
         lambda n: st.lists(st.lists(small_values, min_size=n, max_size=n), min_size=n, max_size=n)
     )
-)  # noqa: E501
+)
 @settings(max_examples=100, deadline=None)
 def test_crossed_equals_enumeration(cost: list[list[int]]) -> None:
     n = len(cost)
