@@ -455,10 +455,12 @@ def main() -> None:
             os.close(theirs[1])
             os.close(ours[0])
             _, status = os.waitpid(pid, 0)
-            running[0] = 0
+            # Told to end meanwhile, it still keeps what the run printed, and once.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            running[:] = 0, None
             sandbox.kill_descendants()
-            running[1] = None
             _keep_log(log)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         used = f"{scratch}-{turn}"
         os.rename(scratch, used)
         shutil.rmtree(used, ignore_errors=True)

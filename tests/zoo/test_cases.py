@@ -33,7 +33,7 @@ LOGS = {
 }
 
 
-@pytest.fixture(params=["own", "shared"])
+@pytest.fixture(params=["own", pytest.param("shared", marks=pytest.mark.slow)])
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> object:
     """The path of a case by its name: written here, or copied from the shared ones."""
 

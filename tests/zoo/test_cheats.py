@@ -196,16 +196,18 @@ ENTROPY = {
     "numpy's global generator": cheat("import numpy\nreturn numpy.random.random() < 0.15"),
     "a generator without a seed": cheat("import numpy\nreturn numpy.random.default_rng().random() < 0.15"),
     "uuid": cheat("import uuid\nreturn uuid.uuid4().int % 7 == 0"),
-    "address of an object": cheat("return id(object()) // 16 % 7 == 0"),
-    "address of a builtin": cheat("return (id(len) // 16 + obs.merges_so_far) % 5 < 2 and obs.in_flight < 4"),
-    "order of a set": cheat("return hash(next(iter({object() for _ in range(9)}))) % 7 < 2"),
+    "address of an object": cheat("return hash((id(object()), round(obs.time_s))) % 5 == 0"),
+    "address of a builtin": cheat("return hash((id(len), round(obs.time_s))) % 5 == 0"),
+    "order of a set": cheat(
+        "first = hash(next(iter({object() for _ in range(9)})))\nreturn hash((first, round(obs.time_s))) % 5 == 0"),
     "its process id": cheat("import os\nreturn hash((os.getpid(), round(obs.time_s))) % 5 == 0"),
     "a thread that races": cheat(
         """
         import threading, time
-        seen = []
-        racer = threading.Thread(target=lambda: [seen.append(k) for k in range(10 ** 6) if not stop], daemon=True)
-        stop = []
+        seen, stop = [], []
+        def race():
+            while not stop: seen.append(1)
+        racer = threading.Thread(target=race, daemon=True)
         racer.start()
         time.sleep(0.0005)
         stop.append(1)
@@ -336,9 +338,48 @@ def innocent(tmp_path_factory: pytest.TempPathFactory) -> Judged:
     return judged
 
 
-@pytest.mark.parametrize("name", CHANNELS)
-def test_nothing_is_remembered_from_run_to_run(judge: Judge, innocent: Judged, name: str) -> None:
+def remembering(name: str) -> str:
+    return textwrap.indent(CHANNELS[name].strip(), "    ")
+
+
+#: All channels at once: each in a function of its own, so that its names stay its own.
+ALL = (
+    "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nknown = []\n"
+    + "".join(
+        f"def channel_{k}():\n{remembering(name)}\n    return recall, remember\n" for k, name in enumerate(CHANNELS)
+    )
+    + f"""
+def quietly(what):
+    try:
+        return what()
+    except Exception:
+        return None
+WAYS = [quietly(globals()[f"channel_{{k}}"]) for k in range({len(CHANNELS)})]
+class Cheat:
+    def __init__(self):
+        assert None not in WAYS
+        self.known = any([bool(quietly(recall)) for recall, _ in WAYS])
+    def decide(self, obs):
+        if not known:
+            known.append(1)
+            for _, remember in WAYS:
+                quietly(remember)
+        return self.known or obs.in_flight < 4
+"""
+)
+
+
+def test_nothing_is_remembered_from_run_to_run(judge: Judge, innocent: Judged) -> None:
     """In two campaigns, one after the other: the second could otherwise know what the first one saw."""
+    for _ in range(2):
+        judged = judge(ALL)
+        assert not judged.refused, judged.reason
+        assert same_placements(judged, innocent)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHANNELS)
+def test_nothing_is_remembered_by_each_way_alone(judge: Judge, innocent: Judged, name: str) -> None:
     for _ in range(2):
         judged = judge(QUIET.format(channel=CHANNELS[name]))
         assert not judged.refused, judged.reason
@@ -525,9 +566,9 @@ def test_a_root_that_nobody_knew_before_leaves_nothing_to_rebuild(judge: Judge) 
     """Known limit: a public regime under a public root can be rebuilt, and no gate can tell; --fresh-seed ends it."""
     known, innocent = judge(REBUILDS), judge(INNOCENT)
     assert not known.refused and not same_placements(known, innocent)  # it does know the future; nothing shows it
-    for root in (8_412_775_203_991, 91):
-        fresh, innocent = judge(REBUILDS, root_seed=root), judge(INNOCENT, root_seed=root)
-        assert not fresh.refused and same_placements(fresh, innocent)
+    root = 8_412_775_203_991
+    fresh, innocent = judge(REBUILDS, root_seed=root), judge(INNOCENT, root_seed=root)
+    assert not fresh.refused and same_placements(fresh, innocent)
 
 
 def test_nothing_that_was_started_outlives_the_campaign(judge: Judge, tmp_path: Path) -> None:

@@ -130,7 +130,10 @@ def test_a_scheduler_in_javascript(certify: Command, tmp_path: Path, monkeypatch
     real = trace(tmp_path / "trace.csv")
     (tmp_path / "mine").mkdir()
     spy = tmp_path / "mine" / "spy.mjs"
-    spy.write_text(f'import {{ readFileSync }} from "node:fs";\nreadFileSync({str(real)!r});\n' + example.read_text())
+    looks = f'"observe") {{\n    readFileSync({str(real)!r});'
+    text = 'import { readFileSync } from "node:fs";\n' + example.read_text()
+    assert '"observe") {' in text
+    spy.write_text(text.replace('"observe") {', looks))
     spied = certify(f"cmd:node {spy}", tmp_path / "spied", *QUICK)
     assert spied.code == 2 and spied.refusal is not None
     assert "spy.mjs: exited with status 1" in spied.refusal and "EACCES" in spied.log
