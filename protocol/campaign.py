@@ -7,10 +7,13 @@ number of workers, and a seed that is already on disk need not be run again.
 from __future__ import annotations
 
 import itertools
+import os
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Literal, Protocol, cast
+from functools import cache, lru_cache, partial
+from typing import Any, Literal, Protocol, cast
 
 import joblib
 import numpy as np
@@ -133,12 +136,13 @@ def run(
     finished : seeds that need not be run again.  keep : called with each new seed's evidence as it comes.
     Raises SchedulerError or BadInput of the first seed that cannot be run.
     """
+    task = partial(joblib.delayed(_in_worker), os.getpid())
     done = dict(finished or {})
     wanted = [(setting, seed) for setting in settings for seed in range(setting.n_seeds)]
     missing = [(setting, seed) for setting, seed in wanted if (setting.name, seed) not in done]
     progress(len(wanted) - len(missing), 2 * len(wanted))
     with joblib.Parallel(n_jobs=min(jobs, max(1, len(missing))), return_as="generator") as parallel:
-        fresh = parallel(joblib.delayed(run_seed)(plan, setting, seed) for setting, seed in missing)
+        fresh = parallel(task(run_seed, plan, setting, seed) for setting, seed in missing)
         for evidence in fresh:
             done[evidence.regime, evidence.seed] = evidence
             keep(evidence)
@@ -146,17 +150,35 @@ def run(
         for number in range(1, len(plan.batches)):
             still = [s for s in settings if not _lost([done[s.name, seed] for seed in range(s.n_seeds)], plan)]
             more = [(s, seed, done[s.name, seed].placed.get(POLICY)) for s in still for seed in range(s.n_seeds)]
-            drawn = parallel(joblib.delayed(draw_more)(plan, s, seed, p, number) for s, seed, p in more)
+            drawn = parallel(task(draw_more, plan, s, seed, p, number) for s, seed, p in more)
             for (setting, seed, _), extra in zip(more, drawn, strict=True):
                 placed = done[setting.name, seed].placed
                 if extra is not None:
                     placed[UNIFORM] = placed[UNIFORM].joined(extra)
         tasks = list(_crossings(settings, done))
-        crossed = parallel(joblib.delayed(cross)(plan, setting, seed, gaps) for setting, seed, gaps in tasks)
+        crossed = parallel(task(cross, plan, setting, seed, gaps) for setting, seed, gaps in tasks)
         for count, ((setting, seed, _), placements) in enumerate(zip(tasks, crossed, strict=True), start=1):
             done[setting.name, seed].placed[CROSSED] = placements
             progress(len(done) + count, 2 * len(wanted))
     return [done[setting.name, seed] for setting, seed in wanted]
+
+
+def _in_worker(owner: int, work: Callable[..., Any], *arguments: Any) -> Any:
+    if os.getpid() != owner:
+        _end_with(owner)
+    return work(*arguments)
+
+
+@cache
+def _end_with(owner: int) -> None:
+    """Have this worker end when its campaign was killed; joblib's would wait for work for good, unseen."""
+
+    def watch() -> None:
+        while os.getppid() == owner:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _lost(evidence: list[SeedEvidence], plan: Plan) -> bool:

@@ -35,7 +35,7 @@ def survived(folder: Path, scheduler: Path, regime: Path, kills: int, rng: np.ra
             _, errors = run.communicate(timeout=float(rng.uniform(0.3, span_s)))
         except subprocess.TimeoutExpired:
             os.kill(run.pid, signal.SIGKILL)
-            run.communicate()
+            run.communicate(timeout=20)  # waits for every worker, too: none may stay behind
             seeds = len(list(folder.glob(".partial/seed-*")))
             left.append("done" if (folder / "certificate.json").exists() else f"{seeds} seeds")
             continue
