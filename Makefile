@@ -9,7 +9,7 @@ certify: $(READY)  ## certify the example scheduler on the embedded simulated si
 	$(BIN)/protocol certify examples/ewma.py --out runs/example
 
 test: $(READY)  ## the default test suite
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: .venv/.checks  ## lint, types, import contract
 	$(BIN)/ruff check .
