@@ -11,7 +11,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -105,6 +105,11 @@ class Run:
                 f"expected at least {100 * SENT_SHARE:g} %: the client could not offer this load"
             )
         return None
+
+    def exposed_to(self, trace: RequestTrace, schedule: Schedule) -> Run:
+        """The same run with its exposure counted against the merges of `schedule`."""
+        exposed = exposure_ns(trace, self.measurements.e2e_ns, schedule)
+        return replace(self, measurements=replace(self.measurements, exposure_ns=exposed))
 
 
 class _Row:

@@ -1,0 +1,57 @@
+"""One replay on a real server with real merges: what was served, and what really ran beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from adapters.merge_loads.runner import Executed, MergeLoad, running
+from adapters.sidecars.openai import Deadlines, Run, Target, replay
+from protocol.errors import BadInput
+from protocol.schedule import Schedule
+from protocol.trace import RequestTrace
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """A run and the merges beside it."""
+
+    run: Run
+    executed: Executed
+
+    @property
+    def invalid(self) -> str | None:
+        """Why this replay may not be judged, or None: a late client, or merges off their schedule."""
+        return self.run.invalid or self.executed.invalid
+
+
+@dataclass(frozen=True)
+class RealSidecar:
+    """A server and the load that stands for an outer merge on its host."""
+
+    target: Target
+    load: MergeLoad
+    deadlines: Deadlines = field(default_factory=Deadlines)
+
+    def replay(self, trace: RequestTrace, schedule: Schedule) -> Replay:
+        """Offer the trace open-loop while the merges of the schedule run; exposure counts what really ran.
+
+        Raises BadInput when there is more than one island, SidecarError when the server or the load is not there.
+        """
+        if trace.n_islands != 1 or schedule.n_islands != 1:
+            raise BadInput("real sidecar", f"{trace.n_islands} islands", "1: one server serves one island")
+        with running(self.load) as runner:
+            origin_ns = 0
+
+            def begin(start_ns: int) -> None:
+                nonlocal origin_ns
+                origin_ns = start_ns
+                runner.plan(schedule, start_ns)
+
+            run = replay(self.target, trace, schedule, self.deadlines, begin)
+            executed = runner.finish()
+        if executed.ran_ns:
+            began, ended = (np.array(times, np.int64) - origin_ns for times in zip(*executed.ran_ns, strict=True))
+            run = run.exposed_to(trace, Schedule(np.maximum(began, 0), (ended - np.maximum(began, 0))[:, None]))
+        return Replay(run, executed)
