@@ -141,8 +141,10 @@ async def replay_open_loop(
     headers = {"Content-Type": "application/json"}
     if os.environ.get(API_KEY):
         headers["Authorization"] = f"Bearer {os.environ[API_KEY]}"
+    # Prompts differ from run to run, or a prefix cache would serve the second replay of a trace faster than the first.
+    salt = time.monotonic_ns() // 1_000_000
     bodies = [
-        target.body(int(p), int(o), i)
+        target.body(int(p), int(o), salt + i)
         for i, (p, o) in enumerate(zip(trace.prompt_tokens, trace.output_tokens, strict=True))
     ]
     hooks = aiohttp.TraceConfig()

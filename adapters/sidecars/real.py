@@ -15,10 +15,11 @@ from protocol.trace import RequestTrace
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """A run and the merges beside it."""
+    """A run and the merges beside it.  merges : the windows that really ran, from the trace's start."""
 
     run: Run
     executed: Executed
+    merges: Schedule
 
     @property
     def invalid(self) -> str | None:
@@ -51,7 +52,6 @@ class RealSidecar:
 
             run = replay(self.target, trace, schedule, self.deadlines, begin)
             executed = runner.finish()
-        if executed.ran_ns:
-            began, ended = (np.array(times, np.int64) - origin_ns for times in zip(*executed.ran_ns, strict=True))
-            run = run.exposed_to(trace, Schedule(np.maximum(began, 0), (ended - np.maximum(began, 0))[:, None]))
-        return Replay(run, executed)
+        ran = np.array(executed.ran_ns, np.int64).reshape(-1, 2) - origin_ns
+        merges = Schedule(np.maximum(ran[:, 0], 0), (ran[:, 1] - np.maximum(ran[:, 0], 0))[:, None])
+        return Replay(run.exposed_to(trace, merges), executed, merges)

@@ -114,6 +114,10 @@ class SidecarModel:
                 raise BadInput(f"sidecar model {self.name}", f"parameter {key!r}", f"one of {', '.join(_RANGES)}")
         return replace(self, **overrides, provenance=UNCALIBRATED) if overrides else self  # type: ignore[arg-type]
 
+    def named(self, name: str) -> SidecarModel:
+        """The same model under another name."""
+        return replace(self, name=name)
+
     @classmethod
     def from_toml(cls, path: Path) -> SidecarModel:
         """Read a model file.  Raises BadInput naming the file and the key on anything unexpected."""

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from adapters.sidecars.engine import healthy
+from adapters.sidecars.identity import processor
 from protocol.certificate import TIERS, versions
 
 
@@ -50,7 +51,7 @@ def facts(sidecar: str | None, executable: str | None) -> dict[str, object]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "system": platform.platform(terse=True),
-        "processor": _processor(),
+        "processor": processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory, GiB": round(memory, 1),
         "free disk, GiB": round(shutil.disk_usage(Path.cwd()).free / 2**30, 1),
@@ -76,14 +77,6 @@ def missing(found: dict[str, object]) -> dict[str, str]:
         4: [*engine, *server, *client],
     }
     return {f"{n} {TIERS[n]}": "; ".join(words) or "nothing" for n, words in needs.items()}
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _gpu() -> str | None:

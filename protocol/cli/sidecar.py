@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -28,10 +29,13 @@ def start(
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="default: a free one")] = None,
     folder: Annotated[Path, _FOLDER] = Path("runs/sidecar"),
     patience: Annotated[float, typer.Option(min=1, help="seconds until it must be healthy")] = 300.0,
+    arguments: Annotated[str, typer.Option(help="further words for the engine, e.g. '--max-num-seqs 256'")] = "",
 ) -> None:
     """Start a server and wait until it is healthy; prints its address."""
     with Console(stderr=True).status("waiting for the server"):
-        server = engines.start(engine, model, folder, port=port, executable=executable, patience_s=patience)
+        server = engines.start(
+            engine, model, folder, port=port, executable=executable, extra=shlex.split(arguments), patience_s=patience
+        )
     typer.echo(server.url)
     typer.echo(f"log: {server.log}; end it with: protocol sidecar stop --folder {folder}", err=True)
 

@@ -1,0 +1,165 @@
+"""Calibrations: what a real server showed under randomised merges, and the simulator's parameters fitted to it.
+
+A calibration is a folder: `calibration.json` and, beside it, the raw rows of every run (Parquet).  `summary` computes
+from two replays of one run, the real one and the simulated one, what gate G1 reads; `check` recomputes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from protocol.errors import BadInput
+from protocol.files import canonical_json, sha256, write_text
+from protocol.measurements import SERVED, Measurements
+from protocol.schedule import Schedule
+from protocol.trace import RequestTrace
+
+SCHEMA, SCHEMA_VERSION = "protocol-calibration", 1
+FILE, REQUESTS, MERGES = "calibration.json", "requests.parquet", "merges.parquet"
+#: Kinds of run: rates without merges, merges on and off at random, and the same trace without merges, repeated.
+SWEEP, ON_OFF, IDLE = "sweep", "on-off", "idle"
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """One run on a real server.
+
+    label : unique.  kind : SWEEP, ON_OFF or IDLE.  load : name of the offered load.  rate_per_s : offered.
+    measurements : rows as the client saw them.  merges : windows that really ran.
+    """
+
+    label: str
+    kind: str
+    load: str
+    rate_per_s: float
+    measurements: Measurements
+    merges: Schedule
+
+    @property
+    def trace(self) -> RequestTrace:
+        """What was offered; a failed request is offered with one output token, since its length is not known."""
+        m = self.measurements
+        return RequestTrace(m.arrival_ns, m.prompt_tokens, np.maximum(m.output_tokens, 1), name=self.label)
+
+
+def p95_ms(values_ns: NDArray[np.int64]) -> float | None:
+    """95th percentile in milliseconds; None of nothing."""
+    return round(float(np.quantile(values_ns, 0.95)) / 1e6, 4) if len(values_ns) else None
+
+
+def summary(real: Observed, simulated: Measurements) -> dict[str, Any]:
+    """What G1 reads of one on-off run: p95 of exposed and unexposed requests, real and simulated, per phase.
+
+    A failed request has no latency and takes part in no percentile; `failed` counts them.
+    """
+    row: dict[str, Any] = {"run": real.label, "load": real.load, "rate_per_s": real.rate_per_s}
+    for prefix, m in (("", real.measurements), ("simulated_", simulated)):
+        served = m.outcome == SERVED
+        for name, group in (("exposed", m.exposure_ns > 0), ("unexposed", m.exposure_ns == 0)):
+            rows = served & group
+            row[f"{prefix}{name}"] = int(rows.sum())
+            for phase, column in (("", m.e2e_ns), ("ttft_", m.ttft_ns), ("max_itl_", m.max_itl_ns)):
+                row[f"{prefix}{name}_{phase}p95_ms"] = p95_ms(column[rows])
+        row[f"{prefix}failed"] = int((~served).sum())
+    return row
+
+
+def write(folder: Path, calibration: Mapping[str, Any], runs: Sequence[Observed]) -> None:
+    """The raw rows, then the file that names them by digest."""
+    folder.mkdir(parents=True, exist_ok=True)
+    requests, merges = [], []
+    for run in runs:
+        labels = {"run": run.label, "kind": run.kind, "load": run.load}
+        table = run.measurements.to_table()
+        for name, text in reversed(labels.items()):
+            table = table.add_column(0, name, pa.array([text] * len(table), pa.string()))
+        table = table.add_column(3, "rate_per_s", pa.array(np.full(len(table), run.rate_per_s)))
+        requests.append(table)
+        begin, end = run.merges.windows_ns(0)
+        merges.append(
+            pa.table({"run": pa.array([run.label] * len(begin), pa.string()), "begin_ns": begin, "end_ns": end})
+        )
+    for name, tables in ((REQUESTS, requests), (MERGES, merges)):
+        pq.write_table(pa.concat_tables(tables), folder / f".{name}", compression="zstd")
+        (folder / f".{name}").rename(folder / name)
+    digests = {name: sha256(folder / name) for name in (MERGES, REQUESTS)}
+    write_text(folder / FILE, canonical_json({**calibration, "files": digests}))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The calibration in a folder, or its file.  Raises BadInput when it is missing, broken or of another schema."""
+    file = path / FILE if path.is_dir() else path
+    try:
+        found = json.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise BadInput(str(file), error.strerror or "an error", "a calibration") from None
+    except ValueError as error:
+        raise BadInput(str(file), f"broken JSON ({error})", "a calibration") from None
+    kind = (found.get("schema"), found.get("schema_version")) if isinstance(found, dict) else None
+    if kind != (SCHEMA, SCHEMA_VERSION):
+        raise BadInput(str(file), f"schema {kind}", f"{SCHEMA} version {SCHEMA_VERSION}")
+    for key in ("server", "date", "merge_s", "merge_load", "model", "runs", "files"):
+        if key not in found:
+            raise BadInput(str(file), f"no {key}", f"a value for {key}")
+    return dict(found)
+
+
+def read_runs(folder: Path) -> list[Observed]:
+    """The runs behind a calibration, in the order in which they were written.
+
+    Raises BadInput naming the file when one is missing or has other columns.
+    """
+    try:
+        requests, merges = pq.read_table(folder / REQUESTS), pq.read_table(folder / MERGES)
+        kept = {
+            name: merges.filter(pa.compute.equal(merges["run"], name)) for name in merges["run"].unique().to_pylist()
+        }
+        runs = []
+        for label in requests["run"].unique().to_pylist():
+            rows = requests.filter(pa.compute.equal(requests["run"], label))
+            windows = kept.get(label, merges.slice(0, 0))
+            begin, end = windows["begin_ns"].to_numpy(), windows["end_ns"].to_numpy()
+            runs.append(
+                Observed(
+                    label, rows["kind"][0].as_py(), rows["load"][0].as_py(), rows["rate_per_s"][0].as_py(),
+                    Measurements.from_table(rows), Schedule(begin, (end - begin)[:, None]),
+                )
+            )  # fmt: skip
+        return runs
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise BadInput(str(folder), f"broken raw files ({str(error).splitlines()[0]})", "files as written") from None
+
+
+def refuse_mismatch(calibration: Mapping[str, Any], *, merge_s: float, server: str | None = None) -> None:
+    """A calibration speaks only of its own merge length and engine version.  Raises BadInput on another."""
+    where = f"calibration of {calibration['server']}"
+    if abs(calibration["merge_s"] - merge_s) > 1e-9:
+        raise BadInput(where, f"merges of {calibration['merge_s']:g} s", f"{merge_s:g} s, as the regime's")
+    if server is not None and calibration["server"] != server:
+        raise BadInput(where, calibration["server"], f"{server}, which is what answers now: calibrate again")
+
+
+def check(folder: Path) -> Iterator[str]:
+    """Differences between what a calibration states and what its raw rows say: digests, and the real percentiles."""
+    stated = read(folder)
+    for name, digest in stated["files"].items():
+        if not (folder / name).is_file() or sha256(folder / name) != digest:
+            yield f"{name}: its SHA-256 is not the one in {FILE}"
+    runs = {run.label: run for run in read_runs(folder)}
+    for row in stated["runs"]:
+        if row["run"] not in runs:
+            yield f"{row['run']}: no rows"
+            continue
+        again = summary(runs[row["run"]], runs[row["run"]].measurements)
+        for key, value in again.items():
+            if not key.startswith("simulated_") and row.get(key) != value:
+                yield f"{row['run']}, {key}: stated {row.get(key)}, its rows say {value}"

@@ -1,0 +1,151 @@
+"""`protocol calibrate`: measure a real server under randomised merges and fit the simulator to it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from adapters.merge_loads.runner import MergeLoad
+from adapters.sidecars import calibrating, identity
+from adapters.sidecars.openai import Target
+from adapters.sidecars.real import RealSidecar
+from adapters.sidecars.simulated import SidecarModel
+from protocol import calibration as calibrations
+from protocol.calibration import Observed
+from protocol.errors import BadInput
+from protocol.files import canonical_json, write_text
+from protocol.gates.transfer import transfer_gate
+from protocol.workplace import locked
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(calibrate)
+
+
+def calibrate(
+    sidecar: Annotated[str, typer.Option(help="address of the server, without /v1")],
+    model: Annotated[str, typer.Option(help="model name that requests carry")],
+    out: Annotated[Path, typer.Option(help="folder for calibration.json and its raw rows")],
+    merge_load: Annotated[
+        str, typer.Option(help="none, host, disk, network, collective, cuda, command:WORDS")
+    ] = "host",
+    merge_s: Annotated[float, typer.Option(min=0.1, help="seconds that a merge occupies the host")] = 8.0,
+    name: Annotated[str | None, typer.Option(help="name of the fitted model (default: the folder's)")] = None,
+    rates: Annotated[str, typer.Option(help="requests a second to sweep without merges")] = "2,5,8,11,14,17,20",
+    loads: Annotated[
+        str | None, typer.Option(help="the two rates of the merge runs (default: 35 % and 85 % of the knee)")
+    ] = None,
+    blocks: Annotated[int, typer.Option(min=5, help="runs with merges at each of the two loads")] = 6,
+    prompt_tokens: Annotated[str, typer.Option(help="prompt lengths, drawn alike")] = "12,47,223,364",
+    output_tokens: Annotated[str, typer.Option(help="output lengths, drawn alike")] = "128",
+    vocabulary: Annotated[int, typer.Option(min=8, help="token ids of prompts lie below this")] = 32_000,
+    chat: Annotated[bool, typer.Option("--chat", help="chat completions, prompts as text")] = False,
+    max_num_seqs: Annotated[int, typer.Option(min=1, help="the server's limit on running requests")] = 256,
+    max_batched_tokens: Annotated[int, typer.Option(min=1, help="the server's token budget of an iteration")] = 2048,
+    kv_tokens: Annotated[
+        int | None, typer.Option(min=2, help="the server's KV tokens (default: from its metrics)")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="root of every random stream")] = 20260601,
+) -> None:
+    """Calibrate: sweep rates, run merges on and off at random at two loads, fit the simulator, judge G1.
+
+    Exit code 0 when a transfer was shown and the fitted simulator agrees, 1 when not, 3 undecidable, 2 bad input.
+    An interrupted calibration goes on where it was.
+    """
+    notes = Console(stderr=True, highlight=False)
+    plan = calibrating.CalibrationPlan(
+        seed=seed,
+        merge_s=merge_s,
+        rates_per_s=tuple(numbers("--rates", rates)),
+        prompt_tokens=tuple(int(v) for v in numbers("--prompt-tokens", prompt_tokens)),
+        output_tokens=tuple(int(v) for v in numbers("--output-tokens", output_tokens)),
+        loads_per_s=_two(loads) if loads else None,
+        blocks=blocks,
+    )
+    load = MergeLoad.parse(merge_load)
+    facts = {"server": identity.server_version(sidecar), "served_model": model.rstrip("/").rpartition("/")[2]}
+    tokens = kv_tokens or identity.kv_tokens(sidecar)
+    if tokens is None:
+        raise BadInput("--kv-tokens", "none, and the server's metrics do not say", "the tokens that its KV cache holds")
+    limits = SidecarModel.shipped().changed(
+        {"max_num_seqs": max_num_seqs, "max_batched_tokens": max(max_batched_tokens, max_num_seqs), "kv_tokens": tokens}
+    )
+    limits = limits.named(name or out.name)
+    target = Target(sidecar, model, chat=chat, vocabulary=vocabulary, extra={} if chat else {"detokenize": False})
+    notes.print(
+        f"{facts['server']}, merge load {load}; about {plan.seconds / 60:.0f} minutes of replays", soft_wrap=True
+    )
+    with locked(out):
+        asked = canonical_json({**facts, "merge_load": str(load), "plan": repr(plan)})
+        runs = _measure(RealSidecar(target, load), plan, out / ".partial", asked, notes)
+        stamp = {"date": calibrating.today(), "merge_load": str(load), "host": identity.host_facts()}
+        with notes.status("fitting"):
+            found = calibrating.conclude(runs, plan, limits, {**facts, **stamp})
+        calibrations.write(out, found, runs)
+        shutil.rmtree(out / ".partial")
+    gate = transfer_gate(found, 0.05)
+    table = Table(title=f"G1 {gate.title}: {gate.status}", title_justify="left", box=None, pad_edge=False)
+    for column in ("check", "status", "reason"):
+        table.add_column(column)
+    for check in gate.checks:
+        table.add_row(check.name, check.status, check.reason)
+    Console(highlight=False).print(table)
+    for key, (low, high) in found["intervals"].items():
+        typer.echo(f"{key}: {found['model'][key]:.5g} ({low:.5g} to {high:.5g})")
+    notes.print(f"calibration: {out / calibrations.FILE}", soft_wrap=True)
+    raise typer.Exit({"passed": 0, "failed": 1, "undecidable": 3}[gate.status])
+
+
+def _measure(
+    server: RealSidecar, plan: calibrating.CalibrationPlan, partial: Path, asked: str, notes: Console
+) -> list[Observed]:
+    """All runs; finished ones of an interrupted calibration with the same plan are taken as they are."""
+    stored = partial / "asked.json"
+    if not stored.is_file() or stored.read_text("utf-8") != asked:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        write_text(stored, asked)
+    kept: dict[str, Observed] = {}
+    for folder in sorted(partial.glob("run-*")):
+        for run in calibrations.read_runs(folder):
+            kept[run.label] = run
+    if kept:
+        notes.print(f"going on: {len(kept)} runs of the interrupted calibration are kept")
+
+    def keep(run: Observed) -> None:
+        calibrations.write(partial / f".{run.label}", {}, [run])
+        (partial / f".{run.label}").rename(partial / f"run-{run.label}")
+
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+        console=notes, transient=True,
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task("replaying", total=plan.seconds)
+        return calibrating.measure(
+            server, plan, lambda line: notes.print(line, soft_wrap=True), lambda s: bar.advance(task, s), kept, keep
+        )
+
+
+def numbers(where: str, text: str) -> list[float]:
+    """Numbers of a comma-separated list.  Raises BadInput."""
+    try:
+        found = [float(word) for word in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(0 < value < 1e9 for value in found):
+        raise BadInput(where, repr(text), "positive numbers separated by commas")
+    return found
+
+
+def _two(text: str) -> tuple[float, float]:
+    found = numbers("--loads", text)
+    if len(found) != 2 or found[0] >= found[1]:
+        raise BadInput("--loads", repr(text), "two rates, the lower one first")
+    return found[0], found[1]
