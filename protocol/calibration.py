@@ -6,6 +6,7 @@ from two replays of one run, the real one and the simulated one, what gate G1 re
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -111,6 +112,13 @@ def read(path: Path) -> dict[str, Any]:
         if key not in found:
             raise BadInput(str(file), f"no {key}", f"a value for {key}")
     return dict(found)
+
+
+def stated(calibration: Mapping[str, Any]) -> dict[str, Any]:
+    """What a certificate repeats of a calibration: whose it is, what G1 reads, and the digest of the rest."""
+    keys = ("server", "date", "merge_load", "merge_s", "runs", "files")
+    digest = hashlib.sha256(canonical_json(calibration).encode()).hexdigest()
+    return {**{key: calibration[key] for key in keys}, "digest": digest}
 
 
 def read_runs(folder: Path) -> list[Observed]:

@@ -50,7 +50,7 @@ class CalibrationPlan:
     output_tokens: tuple[int, ...]
     loads_per_s: tuple[float, float] | None = None
     blocks: int = 6
-    slots: int = 6
+    slots: int = 4
     sweep_s: float = 15.0
     idle_s: float = 40.0
 
@@ -168,14 +168,18 @@ def shares(swept: Sequence[Observed]) -> dict[str, float]:
 
 
 def conclude(
-    runs: Sequence[Observed], plan: CalibrationPlan, limits: SidecarModel, facts: Mapping[str, Any]
+    runs: Sequence[Observed],
+    plan: CalibrationPlan,
+    limits: SidecarModel,
+    facts: Mapping[str, Any],
+    intervals: bool = True,
 ) -> dict[str, Any]:
     """The calibration: fitted model with intervals, and per on-off run what G1 reads.
 
     The simulated side of each run's percentiles comes from a model fitted without that run (two halves), so that the
     agreement is a prediction.  facts : at least "server", "date" and "merge_load".
     """
-    whole = fit(runs, limits, plan.seed)
+    whole = fit(runs, limits, plan.seed, intervals)
     model = replace(whole.model, provenance=Calibration(str(facts["server"]), str(facts["date"])))
     on_off = [run for run in runs if run.kind == ON_OFF]
     rows: dict[str, Any] = {}

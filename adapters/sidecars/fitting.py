@@ -34,6 +34,8 @@ _ENOUGH = 20
 _SOFT = 0.1
 #: Distance over which slopes are taken, in units of the logarithm of a parameter.
 _STEP = 0.03
+#: Edges of the simplices that go on from there, in the same unit.
+_SIMPLEX = (0.2, -0.1, 0.05)
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,24 @@ def _solve(
         # Quantiles of a simulated run are steps: differences must be taken over a distance that crosses many of them.
         return np.stack([(residuals(x + h) - residuals(x - h)) / (2 * _STEP) for h in _STEP * np.eye(len(x))], axis=1)
 
+    def loss(x: NDArray[np.float64]) -> float:
+        return float(np.sum(np.sqrt(1 + (residuals(np.clip(x, *bounds)) / _SOFT) ** 2) - 1))
+
     bounds = (_encode({k: _LEAST.get(k, 1 + 1e-4) for k in START}), _encode({k: _MOST.get(k, 100.0) for k in START}))
     inside = np.clip(start, bounds[0] + _STEP, bounds[1] - _STEP)
-    found = optimize.least_squares(
-        residuals, inside, slopes, bounds=bounds, loss="soft_l1", f_scale=_SOFT, max_nfev=40, xtol=1e-4, ftol=1e-4
-    )
-    return np.asarray(found.x)
+    rough = optimize.least_squares(residuals, inside, slopes, bounds=bounds, loss="soft_l1", f_scale=_SOFT, max_nfev=30)
+    # The steps stop a gradient short of the minimum; a simplex goes on.
+    x = rough.x
+    for reach in _SIMPLEX:
+        corners = np.vstack([x, x + reach * np.eye(len(x))])
+        found = optimize.minimize(
+            loss,
+            x,
+            method="Nelder-Mead",
+            options={"initial_simplex": corners, "xatol": 1e-3, "fatol": 1e-6, "maxfev": 500},
+        )
+        x = found.x
+    return np.clip(x, *bounds)
 
 
 def _errors(model: SidecarModel, run: Observed, wanted: NDArray[np.float64], seed: int) -> NDArray[np.float64]:

@@ -46,8 +46,9 @@ class Target:
     vocabulary: int = 32_000
     extra: Mapping[str, Any] = field(default_factory=dict)
 
-    def body(self, prompt_tokens: int, output_tokens: int, salt: int) -> dict[str, Any]:
-        """One request; `salt` makes its prompt its own, so that no prefix cache serves it."""
+    def body(self, prompt_tokens: int, output_tokens: int, index: int, run: int = 0) -> dict[str, Any]:
+        """Request `index` of a run; its prompt is its own, so that no prefix cache serves it."""
+        salt = run + index
         fields: dict[str, Any] = {
             "model": self.model,
             "max_tokens": output_tokens,
@@ -142,9 +143,9 @@ async def replay_open_loop(
     if os.environ.get(API_KEY):
         headers["Authorization"] = f"Bearer {os.environ[API_KEY]}"
     # Prompts differ from run to run, or a prefix cache would serve the second replay of a trace faster than the first.
-    salt = time.monotonic_ns() // 1_000_000
+    run = time.monotonic_ns() // 1_000_000
     bodies = [
-        target.body(int(p), int(o), salt + i)
+        target.body(int(p), int(o), i, run)
         for i, (p, o) in enumerate(zip(trace.prompt_tokens, trace.output_tokens, strict=True))
     ]
     hooks = aiohttp.TraceConfig()

@@ -14,11 +14,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adapters.sidecars import kernel
+from protocol.calibration import FILE, read
 from protocol.errors import BadInput
 from protocol.measurements import REFUSED, SERVED, Measurements, exposure_ns
 from protocol.schedule import Schedule
@@ -29,6 +31,7 @@ from protocol.trace import NS_PER_S, RequestTrace
 PS_PER_S = 1_000_000_000_000
 UNCALIBRATED = "uncalibrated"
 _FORMAT = 1
+_FOLDER = Path(__file__).parent
 #: Least and largest value of each parameter; whole numbers where both are.
 _RANGES: Mapping[str, tuple[float, float]] = {
     "a_s": (0.0, 10.0),
@@ -151,11 +154,27 @@ class SidecarModel:
     @classmethod
     def shipped(cls, name: str = "reference") -> SidecarModel:
         """A model that comes with the package.  Raises BadInput when there is none of that name."""
-        folder = Path(__file__).parent
-        names = sorted(path.stem for path in folder.glob("*.toml"))
-        if name not in names:
-            raise BadInput("sidecar model", repr(name), f"one of {', '.join(names)}")
-        return cls.from_toml(folder / f"{name}.toml")
+        uncalibrated = {path.stem: path for path in _FOLDER.glob("*.toml")}
+        if name in uncalibrated:
+            return cls.from_toml(uncalibrated[name])
+        known = shipped_calibrations()
+        if name not in known:
+            raise BadInput("sidecar model", repr(name), f"one of {', '.join(sorted({*uncalibrated, *known}))}")
+        return cls.from_calibration(read(known[name]))
+
+    @classmethod
+    def from_calibration(cls, calibration: Mapping[str, Any]) -> SidecarModel:
+        """The model that was fitted in a calibration.  Raises BadInput when its parameters are not all there."""
+        where, raw = f"calibration of {calibration['server']}, model", dict(calibration["model"])
+        if wrong := sorted(set(raw) ^ {field.name for field in fields(cls)}):
+            raise BadInput(where, f"{wrong[0]!r} missing or unknown", ", ".join(field.name for field in fields(cls)))
+        raw["provenance"] = Calibration(str(calibration["server"]), str(calibration["date"]))
+        return cls(**raw)
+
+
+def shipped_calibrations() -> dict[str, Path]:
+    """Folders of the calibrations that come with the package, by the name of their model."""
+    return {path.parent.name: path.parent for path in (_FOLDER / "calibrations").glob(f"*/{FILE}")}
 
 
 class SimulatedSidecar:

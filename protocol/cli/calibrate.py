@@ -42,6 +42,8 @@ def calibrate(
         str | None, typer.Option(help="the two rates of the merge runs (default: 35 % and 85 % of the knee)")
     ] = None,
     blocks: Annotated[int, typer.Option(min=5, help="runs with merges at each of the two loads")] = 6,
+    sweep_s: Annotated[float, typer.Option(min=1, help="seconds of each swept rate")] = 15.0,
+    idle_s: Annotated[float, typer.Option(min=1, help="seconds of each run without merges at the two loads")] = 40.0,
     prompt_tokens: Annotated[str, typer.Option(help="prompt lengths, drawn alike")] = "12,47,223,364",
     output_tokens: Annotated[str, typer.Option(help="output lengths, drawn alike")] = "128",
     vocabulary: Annotated[int, typer.Option(min=8, help="token ids of prompts lie below this")] = 32_000,
@@ -67,6 +69,8 @@ def calibrate(
         output_tokens=tuple(int(v) for v in numbers("--output-tokens", output_tokens)),
         loads_per_s=_two(loads) if loads else None,
         blocks=blocks,
+        sweep_s=sweep_s,
+        idle_s=idle_s,
     )
     load = MergeLoad.parse(merge_load)
     facts = {"server": identity.server_version(sidecar), "served_model": model.rstrip("/").rpartition("/")[2]}

@@ -54,6 +54,9 @@ def certify(
     decision_steps: Annotated[
         int | None, typer.Option(min=1, help="inner steps between decisions (published: 128)")
     ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="folder of `protocol calibrate`; its model serves every regime")
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help=f"root of every random stream (default: {ROOT})")] = None,
     fresh_seed: Annotated[
         bool, typer.Option("--fresh-seed", help="a root that nobody could know before, recorded in the certificate")
@@ -79,6 +82,7 @@ def certify(
         notes.print(f"fresh root: --seed {root}")
     chosen = settings_for(regime or [], trace or [], trace_format, time_unit, root, {
         "seeds": seeds, "slos": tuple(slo) if slo else None, "decision_steps": decision_steps,
+        "calibration": calibration,
     })  # fmt: skip
     folder = out or Path("runs") / _name(scheduler)
     if not math.isfinite(alpha) or not math.isfinite(min_effect):

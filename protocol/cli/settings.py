@@ -13,11 +13,11 @@ import numpy as np
 
 from adapters.schedulers.opening import open_scheduler
 from adapters.schedulers.recorded import RecordedSource
-from adapters.sidecars.simulated import SidecarModel, SimulatedSidecar
+from adapters.sidecars.simulated import SidecarModel, SimulatedSidecar, shipped_calibrations
 from adapters.traces.readers import read_trace
 from adapters.traces.windows import cut
 from adapters.traces.worlds import GeneratedWorlds, RecordedWorlds
-from protocol import seeds
+from protocol import calibration, seeds
 from protocol.campaign import Contender, Plan, Setting, Worlds
 from protocol.certificate import versions
 from protocol.errors import BadInput
@@ -122,23 +122,25 @@ def settings_for(
 ) -> tuple[list[Setting], list[dict[str, Any]]]:
     """Settings, and their descriptions for the certificate, of every regime and trace that was asked for.
 
-    overrides : "seeds", "slos", "decision_steps"; None leaves the regime's own.
+    overrides : "seeds", "slos", "decision_steps", "calibration" (a folder, its model serves every regime); None leaves
+    the regime's own.
     Raises BadInput on anything unknown, and on one name given twice.
     """
     pairs = []
     for name in regimes or ([] if traces else list(PUBLISHED)):
         regime = _overridden(Regime.load(name), overrides)
-        worlds = GeneratedWorlds(regime, root_seed)
-        pairs.append(
-            (setting_of(regime, worlds, overrides.get("slos")), {**regime.describe(), "digest": regime.digest})
-        )
+        setting = setting_of(regime, GeneratedWorlds(regime, root_seed), overrides.get("slos"))
+        pairs.append((setting, {**regime.describe(), "digest": regime.digest}))
     for path in traces:
         pairs.append(_recorded(path, trace_format, time_unit, root_seed, overrides))
     names = [setting.name for setting, _ in pairs]
     for name in names:
         if names.count(name) > 1:
             raise BadInput("--regime, --trace", f"{name} twice", "each once")
-    return [s for s, _ in pairs], [_described(s, d) for s, d in pairs]
+    given = overrides.get("calibration")
+    fitted = None if given is None else SimulatedSidecar(SidecarModel.from_calibration(calibration.read(given)))
+    served = [replace(s, sidecar=fitted) if fitted else s for s, _ in pairs]
+    return served, [_described(s, d, given) for s, (_, d) in zip(served, pairs, strict=True)]
 
 
 def _overridden(regime: Regime, overrides: Mapping[str, Any]) -> Regime:
@@ -212,14 +214,24 @@ def _own_slo(trace: RequestTrace, regime: Regime, root_seed: int) -> str:
     return ",".join(f"{name}<={float(format(max(limit / 1e6, 0.01), '.2g')):g}ms" for name, limit in limits)
 
 
-def _described(setting: Setting, regime: dict[str, Any]) -> dict[str, Any]:
+def _described(setting: Setting, regime: dict[str, Any], given: Path | None = None) -> dict[str, Any]:
+    """A regime as the certificate states it; a calibrated sidecar with what its server showed, for G1.
+
+    Raises BadInput when the calibration is one of merges of another length.
+    """
     corridor = setting.corridor
+    sidecar = {**setting.sidecar.describe(), "calibrated": setting.sidecar.calibrated}
+    if setting.sidecar.calibrated:
+        folder = given or shipped_calibrations()[str(sidecar["name"])]
+        found = calibration.read(folder)
+        calibration.refuse_mismatch(found, merge_s=corridor.merge_ns / NS_PER_S)
+        sidecar["calibration"] = calibration.stated(found)
     keys = ("h_min", "h_max", "decision_steps", "step_ns", "merge_ns", "horizon_ns")
     return {
         **{key: value for key, value in regime.items() if key not in keys and key != "seeds"},
         "corridor": {key: getattr(corridor, key) for key in keys},
         "n_seeds": setting.n_seeds,
         "slos": [str(slo) for slo in setting.slos],
-        "sidecar": {**setting.sidecar.describe(), "calibrated": setting.sidecar.calibrated},
+        "sidecar": sidecar,
         "tokens_per_step": setting.learner.tokens_per_step,
     }

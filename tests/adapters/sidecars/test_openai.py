@@ -33,9 +33,9 @@ class Told(Target):
 
     hows: tuple[int, ...] = ()
 
-    def body(self, prompt_tokens: int, output_tokens: int, salt: int) -> dict:
-        asked = super().body(prompt_tokens, output_tokens, salt)
-        asked["prompt"][0] = self.hows[salt]
+    def body(self, prompt_tokens: int, output_tokens: int, index: int, run: int = 0) -> dict:
+        asked = super().body(prompt_tokens, output_tokens, index, run)
+        asked["prompt"][0] = self.hows[index]
         return asked
 
 
