@@ -25,7 +25,8 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise BadInput(str(folder), error.strerror or "an error", "a folder that can be written") from None
+        why = (error.strerror or "an error").lower()
+        raise BadInput(str(folder), f"a place that cannot be written ({why})", "a folder that can") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

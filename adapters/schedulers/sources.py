@@ -82,6 +82,8 @@ def digest(target: Target, files: list[Path]) -> str:
 
 def resolve(spec: str) -> Target:
     """What `spec` means.  Raises BadInput when it is no form of scheduler or its file does not exist."""
+    if not spec:
+        raise BadInput("scheduler", "nothing", FORMS)
     if spec.startswith("cmd:"):
         return _command(spec)
     known = registry.names(GROUP)
@@ -132,7 +134,7 @@ def _module(name: str, module: str, attribute: str | None) -> Target:
     if origin is None:
         spec = importlib.util.find_spec(top)  # a top-level name: nothing is executed
         if spec is None or not spec.origin or not os.path.isfile(spec.origin):
-            raise BadInput(name, f"no module {top!r}", "an installed module, or one in the current folder")
+            raise BadInput(name, f"no module {top!r} with a source file", "one that is installed or in this folder")
         origin = Path(os.path.realpath(spec.origin))
     package = origin.name == "__init__.py"
     folder = origin.parent

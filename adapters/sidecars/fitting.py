@@ -35,7 +35,7 @@ _SOFT = 0.1
 #: Distance over which slopes are taken, in units of the logarithm of a parameter.
 _STEP = 0.03
 #: Edges of the simplices that go on from there, in the same unit.
-_SIMPLEX = (0.2, -0.1, 0.05)
+_SIMPLEX, _NEAR = (0.2, -0.1, 0.05), (0.1, -0.05)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ def fit(runs: Sequence[Observed], limits: SidecarModel, seed: int, intervals: bo
     if intervals:
         n = len(runs)
         leave = np.array([
-            _solve([*runs[:i], *runs[i + 1 :]], [*wanted[:i], *wanted[i + 1 :]], limits, seed, best) for i in range(n)
+            _solve([*runs[:i], *runs[i + 1 :]], [*wanted[:i], *wanted[i + 1 :]], limits, seed, best, near=True)
+            for i in range(n)
         ])  # fmt: skip
         spread = np.sqrt((n - 1) / n * ((leave - leave.mean(axis=0)) ** 2).sum(axis=0))
         reach = stats.t.ppf(0.975, n - 1) * spread
@@ -85,7 +86,10 @@ def _solve(
     limits: SidecarModel,
     seed: int,
     start: NDArray[np.float64],
+    near: bool = False,
 ) -> NDArray[np.float64]:
+    """The best parameters from `start` on; `near` when the start is known to be close."""
+
     def residuals(x: NDArray[np.float64]) -> NDArray[np.float64]:
         model = _model(x, limits)
         return np.concatenate([_errors(model, run, want, seed) for run, want in zip(runs, wanted, strict=True)])
@@ -99,18 +103,16 @@ def _solve(
 
     bounds = (_encode({k: _LEAST.get(k, 1 + 1e-4) for k in START}), _encode({k: _MOST.get(k, 100.0) for k in START}))
     inside = np.clip(start, bounds[0] + _STEP, bounds[1] - _STEP)
-    rough = optimize.least_squares(residuals, inside, slopes, bounds=bounds, loss="soft_l1", f_scale=_SOFT, max_nfev=30)
+    x = inside
+    if not near:
+        x = optimize.least_squares(
+            residuals, inside, slopes, bounds=bounds, loss="soft_l1", f_scale=_SOFT, max_nfev=30
+        ).x
     # The steps stop a gradient short of the minimum; a simplex goes on.
-    x = rough.x
-    for reach in _SIMPLEX:
+    for reach in _NEAR if near else _SIMPLEX:
         corners = np.vstack([x, x + reach * np.eye(len(x))])
-        found = optimize.minimize(
-            loss,
-            x,
-            method="Nelder-Mead",
-            options={"initial_simplex": corners, "xatol": 1e-3, "fatol": 1e-6, "maxfev": 500},
-        )
-        x = found.x
+        limits_of_search = {"initial_simplex": corners, "xatol": 1e-3, "fatol": 1e-6, "maxfev": 200 if near else 500}
+        x = optimize.minimize(loss, x, method="Nelder-Mead", options=limits_of_search).x
     return np.clip(x, *bounds)
 
 

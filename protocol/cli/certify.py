@@ -52,7 +52,7 @@ def certify(
     alpha: Annotated[float, typer.Option(min=0.0001, max=0.5, help="level of the certificate")] = 0.05,
     min_effect: Annotated[float, typer.Option(min=0.0, help="gain in pp that must be exceeded")] = 0.0,
     decision_steps: Annotated[
-        int | None, typer.Option(min=1, help="inner steps between decisions (published: 128)")
+        int | None, typer.Option(min=1, help="inner steps between decisions (default: the regime's, 8; published: 128)")
     ] = None,
     calibration: Annotated[
         Path | None, typer.Option(help="folder of `protocol calibrate`; its model serves every regime")

@@ -30,7 +30,9 @@ def simulate(
     time_unit: Annotated[str | None, typer.Option(help="unit of the times in --trace where it is ambiguous")] = None,
     seed_number: Annotated[int, typer.Option(min=0, help="which seed (or window of a trace) to run")] = 0,
     slo: Annotated[str | None, typer.Option(help="e.g. e2e<=1s")] = None,
-    decision_steps: Annotated[int | None, typer.Option(min=1, help="inner steps between decisions")] = None,
+    decision_steps: Annotated[
+        int | None, typer.Option(min=1, help="inner steps between decisions (default: the regime's, 8)")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="root of every random stream")] = 20260601,
     out: Annotated[Path, typer.Option(help="figure to write: .svg, .pdf or .png")] = Path("timeline.svg"),
 ) -> None:
