@@ -26,7 +26,7 @@ def locked(folder: Path) -> Iterator[None]:
         lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         why = (error.strerror or "an error").lower()
-        raise BadInput(str(folder), f"a place that cannot be written ({why})", "a folder that can") from None
+        raise BadInput(str(folder), f"a place that cannot be written ({why})", "a folder that can be written") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
