@@ -3,13 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: certify test check clean
+.PHONY: certify test check real clean
 
 certify: $(READY)  ## certify the example scheduler on the embedded simulated sidecar
 	$(BIN)/protocol certify examples/ewma.py --out runs/example
 
 test: $(READY)  ## the default test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+real: $(READY)  ## install vLLM in an environment of its own, serve a tiny model, calibrate and certify on it
+	.ci/vllm
 
 check: .venv/.checks  ## lint, types, import contract
 	$(BIN)/ruff check .

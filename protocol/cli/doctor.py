@@ -17,6 +17,7 @@ from rich.table import Table
 
 from adapters.sidecars.engine import healthy
 from adapters.sidecars.identity import processor
+from adapters.sidecars.simulated import shipped_calibrations
 from protocol.certificate import TIERS, versions
 
 
@@ -58,6 +59,7 @@ def facts(sidecar: str | None, executable: str | None) -> dict[str, object]:
         "GPU": _gpu(),
         "engine": executable if executable and os.access(executable, os.X_OK) else shutil.which("vllm"),
         "server": sidecar if sidecar and healthy(sidecar) else None,
+        "shipped calibrations": ", ".join(sorted(shipped_calibrations())) or None,
         "client (aiohttp)": _version("aiohttp"),
         "learner (torch)": _version("torch"),
         "signatures (cryptography)": _version("cryptography"),
@@ -72,7 +74,7 @@ def missing(found: dict[str, object]) -> dict[str, str]:
     engine = [] if found["engine"] or found["server"] else ["an engine, e.g. vllm in an environment of its own"]
     needs = {
         1: [],
-        2: ["a calibration measured on a real server (none comes with this version)"],
+        2: [] if shipped_calibrations() else ["a calibration (protocol calibrate)"],
         3: [*engine, *server, *client],
         4: [*engine, *server, *client],
     }
