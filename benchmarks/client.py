@@ -35,6 +35,7 @@ from protocol.trace import RequestTrace
 
 PROMPT, OUTPUT = 32, 16
 SEED = 7
+RAMP_S = 8.0
 MS = 1_000_000
 
 
@@ -81,21 +82,25 @@ def replay_here(folder: Path, url: str) -> None:
     (folder / "ours.json").write_text(json.dumps({"p50_ms": p50, "p95_ms": p95, "said": said}))
 
 
+def write_tokenizer(folder: Path) -> None:
+    """A tokenizer of a thousand words, for clients that insist on one; the plan's prompts are token ids."""
+    special = {"id": 0, "content": "[UNK]", "special": True, "single_word": False, "lstrip": False,
+               "rstrip": False, "normalized": False}  # fmt: skip
+    vocabulary = {"[UNK]": 0, **{f"w{i}": i for i in range(1, 1000)}}
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"}
+    whole = {"version": "1.0", "added_tokens": [special], "pre_tokenizer": {"type": "Whitespace"}, "model": model}
+    (folder / "tokenizer.json").write_text(json.dumps(whole))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
 def vllm(executable: str) -> Client:
     def command(folder: Path, url: str) -> list[str]:
         plan = json.loads((folder / "plan.json").read_text())
         rows = [{"timestamp": t, "input_length": PROMPT, "output_length": OUTPUT, "hash_ids": [i]}
                 for i, t in enumerate(plan)]  # fmt: skip
         (folder / "trace.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        words = {"[UNK]": 0, **{f"w{i}": i for i in range(1, 1000)}}
-        model = {"type": "WordLevel", "vocab": words, "unk_token": "[UNK]"}
-        special = {"id": 0, "content": "[UNK]", "special": True, "single_word": False, "lstrip": False,
-                   "rstrip": False, "normalized": False}  # fmt: skip
-        tokenizer = {"version": "1.0", "added_tokens": [special], "model": model}
-        tokenizer |= {"pre_tokenizer": {"type": "Whitespace"}}
-        (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]"}
-        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+        write_tokenizer(folder)
         return [
             executable, "bench", "serve", "--backend", "openai", "--base-url", url, "--endpoint", "/v1/completions",
             "--model", "mock", "--tokenizer", str(folder), "--dataset-name", "timed_trace",
@@ -117,11 +122,12 @@ def aiperf(executable: str) -> Client:
         plan = json.loads((folder / "plan.json").read_text())
         fields = {"model": "mock", "max_tokens": OUTPUT, "stream": True, "stream_options": {"include_usage": True}}
         rows = [{"timestamp": t, "payload": {**fields, "prompt": [i % 900 + 1] * PROMPT}} for i, t in enumerate(plan)]
+        write_tokenizer(folder)
         (folder / "aiperf.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         return [
             executable, "profile", "--model", "mock", "--url", url, "--endpoint-type", "completions", "--streaming",
             "--input-file", str(folder / "aiperf.jsonl"), "--custom-dataset-type", "mooncake_trace",
-            "--fixed-schedule", "--fixed-schedule-auto-offset", "--tokenizer", "builtin", "--use-server-token-count",
+            "--fixed-schedule", "--fixed-schedule-auto-offset", "--tokenizer", str(folder), "--use-server-token-count",
             "--artifact-dir", str(folder / "aiperf"), "--ui", "none", "--no-server-metrics", "--no-gpu-telemetry",
         ]  # fmt: skip
 
@@ -181,10 +187,9 @@ def measure(client: Client, server: Served, plan_ms: NDArray[np.int64], patience
         (folder / "plan.json").write_text(json.dumps(plan_ms.tolist()))
         server.take()
         words = list(client.command(folder, server.url))
-        offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **os.environ}
         with (folder / "log").open("wb") as log:
             child = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=offline, cwd=folder
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=folder
             )
             cpu = Cpu(child.pid)
             cpu.start()
@@ -213,15 +218,24 @@ def measure(client: Client, server: Served, plan_ms: NDArray[np.int64], patience
     )
 
 
-def row(name: str, rate: float, found: Result | str) -> str:
+HEAD = (
+    "client", "asked, 1/s", "within 5 ms, %", "delay p50, ms", "p99, ms", "sent, 1/s", "E2E p50 / p95 by client, ms",
+    "by server, ms", "CPU, s", "the client says",
+)  # fmt: skip
+
+
+def line(*cells: object) -> None:
+    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+
+
+def row(name: str, rate: float, found: Result | str) -> None:
     if isinstance(found, str):
-        return f"| {name} | {rate:g} | did not finish: {found} | | | | | | |"
+        line(name, f"{rate:g}", *[""] * (len(HEAD) - 3), f"did not finish: {found}")
+        return
     p50, p99 = np.percentile(found.delay_ms, [50, 99])
-    return (
-        f"| {name} | {rate:g} | {100 * found.share:.2f} | {p50:.2f} | {p99:.2f} | {found.rate:.1f} "
-        f"| {found.e2e_ms[0]:.1f} / {found.e2e_ms[1]:.1f} | {found.server_ms[0]:.1f} / {found.server_ms[1]:.1f} "
-        f"| {found.cpu_s:.1f} |"
-    )
+    client, server = (f"{p50:.1f} / {p95:.1f}" for p50, p95 in (found.e2e_ms, found.server_ms))
+    line(name, f"{rate:g}", f"{100 * found.share:.2f}", f"{p50:.2f}", f"{p99:.2f}", f"{found.rate:.1f}", client, server,
+         f"{found.cpu_s:.1f}", found.said)  # fmt: skip
 
 
 def main() -> int:
@@ -230,7 +244,7 @@ def main() -> int:
     options.add_argument("--aiperf", default=shutil.which("aiperf"), help="executable of AIPerf")
     options.add_argument("--rate", type=float, default=200.0, help="requests per second for all clients")
     options.add_argument("--seconds", type=float, default=20.0)
-    options.add_argument("--ramp", type=float, nargs="*", default=[200.0, 400.0, 800.0, 1600.0], help="for ours alone")
+    options.add_argument("--ramp", type=float, nargs="*", default=[400.0, 800.0, 1200.0, 1600.0], help="for ours alone")
     options.add_argument("--replay", nargs=2, metavar=("FOLDER", "URL"), help=argparse.SUPPRESS)
     asked = options.parse_args()
     if asked.replay:
@@ -241,25 +255,22 @@ def main() -> int:
         if executable and os.access(executable, os.X_OK):
             clients.append(make(executable))
         else:
-            print(f"{name}: not found; `pip install {name}` in an environment of its own, then --{name} VENV/bin/{name}")
-    print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}; Poisson arrivals, seed {SEED}, {asked.seconds:g} s; "
-          f"{PROMPT} prompt and {OUTPUT} output tokens, one event a token\n")  # fmt: skip
-    head = "client | requests/s asked | within 5 ms, % | delay p50, ms | p99, ms | requests/s | its E2E p50 / p95, ms"
-    head += " | server's p50 / p95, ms | CPU, s"
-    table = f"| {head} |\n|{' --- |' * 9}"
-    print(table)
+            print(
+                f"{name}: not found; `pip install {name}` in an environment of its own, then --{name} VENV/bin/{name}"
+            )
+    print(
+        f"{os.cpu_count()} cores, Python {sys.version.split()[0]}; Poisson arrivals, seed {SEED}, {asked.seconds:g} s; "
+        f"{PROMPT} prompt and {OUTPUT} output tokens, one event a token\n"
+    )
+    line(*HEAD)
+    line(*["---"] * len(HEAD))
     with serving() as server:
-        said, at_rate = [], {}
+        at_rate = {}
         for client in clients:
-            found = measure(client, server, arrivals_ms(asked.rate, asked.seconds), 120 + asked.seconds)
-            at_rate[client.name] = found
-            print(row(client.name, asked.rate, found), flush=True)
-            if not isinstance(found, str):
-                said.append(f"{client.name} says: {found.said}")
-        print("\n" + "\n".join(said) + "\n\n" + table)
+            at_rate[client.name] = measure(client, server, arrivals_ms(asked.rate, asked.seconds), 120 + asked.seconds)
+            row(client.name, asked.rate, at_rate[client.name])
         for rate in asked.ramp:
-            found = measure(ours(), server, arrivals_ms(rate, min(asked.seconds, 8.0)), 120)
-            print(row("ours", rate, found) + ("" if isinstance(found, str) else f" {found.said}"), flush=True)
+            row("ours", rate, measure(ours(), server, arrivals_ms(rate, min(asked.seconds, RAMP_S)), 120))
     first = at_rate["ours"]
     met = not isinstance(first, str) and first.share >= SENT_SHARE and "invalid" not in first.said
     print(f"\nbar: {100 * SENT_SHARE:g} % within 5 ms at {asked.rate:g} requests/s: {'met' if met else 'MISSED'}")
