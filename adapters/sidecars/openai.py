@@ -7,6 +7,7 @@ scheduled arrival, so neither client nor queue can hide a delay (no coordinated 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from collections import Counter
@@ -27,6 +28,8 @@ from protocol.trace import NS_PER_S, RequestTrace, frozen
 _REFUSALS = {429, 503}
 #: A run is valid when this share of its requests was sent within this delay of its schedule.
 SENT_SHARE, SENT_WITHIN_NS = 0.99, 5_000_000
+#: What the loop's timers are rounded up to.
+_TICK_NS = 1_000_000
 #: Where the key is looked for; it is never stored, logged or certified.
 API_KEY = "OPENAI_API_KEY"
 
@@ -145,17 +148,16 @@ async def replay_open_loop(
     # Prompts differ from run to run, or a prefix cache would serve the second replay of a trace faster than the first.
     run = time.monotonic_ns() // 1_000_000
     bodies = [
-        target.body(int(p), int(o), i, run)
+        json.dumps(target.body(int(p), int(o), i, run)).encode()
         for i, (p, o) in enumerate(zip(trace.prompt_tokens, trace.output_tokens, strict=True))
     ]
     hooks = aiohttp.TraceConfig()
 
     async def on_sent(session: Any, context: Any, params: Any) -> None:
-        row = context.trace_request_ctx
-        if row.sent_ns < 0:
-            row.sent_ns = time.monotonic_ns()
+        context.trace_request_ctx.sent_ns = time.monotonic_ns()
 
-    hooks.on_request_headers_sent.append(on_sent)
+    # Headers wait for the body, and the body for the loop's next turn: its last piece is when a request is out.
+    hooks.on_request_chunk_sent.append(on_sent)
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
     timeout = aiohttp.ClientTimeout(total=deadlines.request_s, sock_read=deadlines.idle_s)
     async with aiohttp.ClientSession(
@@ -178,17 +180,17 @@ async def replay_open_loop(
 
 
 async def _until(deadline_ns: int) -> None:
-    """Sleep, then yield in small steps, so that a send is late by far less than a timer's tick."""
+    """Sleep but for the last tick of the loop's timers, then yield in small steps: late by far less than a tick."""
     while (left := deadline_ns - time.monotonic_ns()) > 0:
-        await asyncio.sleep(left / NS_PER_S - 0.001 if left > 2_000_000 else 0)
+        await asyncio.sleep((left - _TICK_NS) / NS_PER_S if left > _TICK_NS else 0)
 
 
-async def _one(session: Any, path: str, body: dict[str, Any], row: _Row) -> None:
+async def _one(session: Any, path: str, body: bytes, row: _Row) -> None:
     """One request from sending to its last event; every way it can end is a value in its row."""
     row.failure = "given up at the run's deadline"
     events = Events()
     try:
-        async with session.post(path, json=body, trace_request_ctx=row) as response:
+        async with session.post(path, data=body, trace_request_ctx=row) as response:
             if response.status != 200:
                 row.refused = response.status in _REFUSALS
                 row.failure = f"HTTP {response.status}"
