@@ -119,7 +119,7 @@ class Run:
 class _Row:
     """What is known of one request."""
 
-    __slots__ = ("completion", "failure", "last_ns", "refused", "sent_ns")
+    __slots__ = ("completion", "failure", "last_ns", "refused", "sent_ns", "unreachable")
 
     def __init__(self) -> None:
         self.sent_ns = -1
@@ -127,6 +127,7 @@ class _Row:
         self.completion = Completion()
         self.failure: str | None = "not sent before the run's deadline"
         self.refused = False
+        self.unreachable = False
 
 
 async def replay_open_loop(
@@ -158,7 +159,8 @@ async def replay_open_loop(
 
     # Headers wait for the body, and the body for the loop's next turn: its last piece is when a request is out.
     hooks.on_request_chunk_sent.append(on_sent)
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
+    # Shorter than servers keep an idle connection (5 s is common), or one would close while a request is on its way.
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2)
     timeout = aiohttp.ClientTimeout(total=deadlines.request_s, sock_read=deadlines.idle_s)
     async with aiohttp.ClientSession(
         connector=connector, timeout=timeout, headers=headers, trace_configs=[hooks], read_bufsize=1 << 16
@@ -194,8 +196,8 @@ async def _one(session: Any, path: str, body: bytes, row: _Row) -> None:
             if response.status != 200:
                 row.refused = response.status in _REFUSALS
                 row.failure = f"HTTP {response.status}"
-                await response.read()
                 return
+            # To its end, past [DONE], or the connection could not be used again.
             async for piece in response.content.iter_any():
                 now_ns = time.monotonic_ns()
                 for data in events.feed(piece):
@@ -203,17 +205,26 @@ async def _one(session: Any, path: str, body: bytes, row: _Row) -> None:
                 if row.completion.event_ns:
                     row.last_ns = row.completion.event_ns[-1]
                 if row.completion.done:
-                    break
+                    row.failure = row.completion.failure
         row.failure = row.completion.failure
     except asyncio.CancelledError:
         raise
     except TimeoutError:
-        row.failure = "timed out" if row.sent_ns >= 0 else "timed out before it was sent"
+        _fail(row, "timed out" if row.sent_ns >= 0 else "timed out before it was sent")
     except ValueError as error:
-        row.failure = f"unreadable stream: {error}"
+        _fail(row, f"unreadable stream: {error}")
     except Exception as error:  # every failure of a server is a row, whatever its class; none may end the run
-        row.failure = f"{type(error).__name__}"
-        row.refused = "ConnectionRefused" in repr(error) or "ClientConnectorError" in type(error).__name__
+        _fail(row, type(error).__name__)
+        if "ConnectionRefused" in repr(error) or "ClientConnectorError" in type(error).__name__:
+            # Turned away at the door: the client did offer it, so this counts against the server alone.
+            row.refused = row.unreachable = True
+            row.sent_ns = time.monotonic_ns()
+
+
+def _fail(row: _Row, why: str) -> None:
+    """What goes wrong after [DONE] changes nothing."""
+    if not row.completion.done:
+        row.failure = why
 
 
 def replay(
@@ -228,7 +239,7 @@ def replay(
     Raises SidecarError when the server cannot be reached at all.
     """
     rows, start_ns = asyncio.run(replay_open_loop(target, trace, deadlines or Deadlines(), begin))
-    if rows and all(row.refused and row.sent_ns < 0 for row in rows):
+    if rows and all(row.unreachable for row in rows):
         raise SidecarError(f"{target.url}: nobody answers there; expected a server that speaks OpenAI's completions")
     origin = start_ns + trace.arrival_ns
     served = np.array([row.failure is None for row in rows], bool)
