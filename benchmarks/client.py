@@ -259,8 +259,9 @@ def main() -> int:
                 f"{name}: not found; `pip install {name}` in an environment of its own, then --{name} VENV/bin/{name}"
             )
     print(
-        f"{os.cpu_count()} cores, Python {sys.version.split()[0]}; Poisson arrivals, seed {SEED}, {asked.seconds:g} s; "
-        f"{PROMPT} prompt and {OUTPUT} output tokens, one event a token\n"
+        f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}\n"
+        f"Poisson arrivals, seed {SEED}, {asked.seconds:g} s; {PROMPT} prompt and {OUTPUT} output tokens, "
+        "one event a token\n"
     )
     line(*HEAD)
     line(*["---"] * len(HEAD))
