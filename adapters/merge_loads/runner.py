@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,17 +69,22 @@ class MergeLoad:
 
 @dataclass(frozen=True)
 class Executed:
-    """What really ran, on the monotonic clock: per merge the first begin and the last end over the processes."""
+    """What really ran, on the monotonic clock: per merge the worst begin and end over the processes.
+
+    died : which process ended before its time, and its last words.
+    """
 
     planned_ns: tuple[tuple[int, int], ...]
     ran_ns: tuple[tuple[int, int], ...]
     may_end_early: bool = False
+    died: str | None = None
 
     @property
     def invalid(self) -> str | None:
         """Why the merges are not the scheduled ones, or None."""
         if len(self.ran_ns) != len(self.planned_ns):
-            return f"{len(self.ran_ns)} of {len(self.planned_ns)} merges ran"
+            why = f": {self.died}" if self.died else ""
+            return f"{len(self.ran_ns)} of {len(self.planned_ns)} merges ran{why}"
         for k, ((begin, end), (began, ended)) in enumerate(zip(self.planned_ns, self.ran_ns, strict=True)):
             early = ended < end - TOLERANCE_NS and not self.may_end_early
             if abs(began - begin) > TOLERANCE_NS or ended > end + TOLERANCE_NS or early:
@@ -180,7 +185,20 @@ class Runner:
             for (_, lo), hi, p in zip(merged, longest, planned_end, strict=False)
         ]
         windows = tuple((begin, end) for (begin, _), end in zip(merged, ends, strict=True))
-        return Executed(tuple(self._planned), windows, self.load.kind in ONCE)
+        return Executed(tuple(self._planned), windows, self.load.kind in ONCE, self._died())
+
+    def _died(self) -> str | None:
+        """The first process that failed, with the last line that it wrote."""
+        for number, process in enumerate(self._processes, 1):
+            if process.returncode and process.stderr is not None:
+                # What a child of a load may hold open is not waited for.
+                lines: list[str] = []
+                os.set_blocking(process.stderr.fileno(), False)
+                with suppress(BlockingIOError):
+                    lines = os.read(process.stderr.fileno(), 1 << 16).decode("utf-8", "replace").strip().splitlines()
+                said = f": {lines[-1].strip()[:200]}" if lines else ""
+                return f"process {number} of {self.load.kind} ended with code {process.returncode}{said}"
+        return None
 
     def close(self) -> None:
         """End every process, whatever it is doing."""

@@ -7,6 +7,7 @@ scheduled arrival, so neither client nor queue can hide a delay (no coordinated 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from collections import Counter
@@ -27,6 +28,8 @@ from protocol.trace import NS_PER_S, RequestTrace, frozen
 _REFUSALS = {429, 503}
 #: A run is valid when this share of its requests was sent within this delay of its schedule.
 SENT_SHARE, SENT_WITHIN_NS = 0.99, 5_000_000
+#: What the loop's timers are rounded up to.
+_TICK_NS = 1_000_000
 #: Where the key is looked for; it is never stored, logged or certified.
 API_KEY = "OPENAI_API_KEY"
 
@@ -116,7 +119,7 @@ class Run:
 class _Row:
     """What is known of one request."""
 
-    __slots__ = ("completion", "failure", "last_ns", "refused", "sent_ns")
+    __slots__ = ("completion", "failure", "last_ns", "refused", "sent_ns", "unreachable")
 
     def __init__(self) -> None:
         self.sent_ns = -1
@@ -124,6 +127,7 @@ class _Row:
         self.completion = Completion()
         self.failure: str | None = "not sent before the run's deadline"
         self.refused = False
+        self.unreachable = False
 
 
 async def replay_open_loop(
@@ -145,18 +149,18 @@ async def replay_open_loop(
     # Prompts differ from run to run, or a prefix cache would serve the second replay of a trace faster than the first.
     run = time.monotonic_ns() // 1_000_000
     bodies = [
-        target.body(int(p), int(o), i, run)
+        json.dumps(target.body(int(p), int(o), i, run)).encode()
         for i, (p, o) in enumerate(zip(trace.prompt_tokens, trace.output_tokens, strict=True))
     ]
     hooks = aiohttp.TraceConfig()
 
     async def on_sent(session: Any, context: Any, params: Any) -> None:
-        row = context.trace_request_ctx
-        if row.sent_ns < 0:
-            row.sent_ns = time.monotonic_ns()
+        context.trace_request_ctx.sent_ns = time.monotonic_ns()
 
-    hooks.on_request_headers_sent.append(on_sent)
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
+    # Headers wait for the body, and the body for the loop's next turn: its last piece is when a request is out.
+    hooks.on_request_chunk_sent.append(on_sent)
+    # Shorter than servers keep an idle connection (5 s is common), or one would close while a request is on its way.
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2)
     timeout = aiohttp.ClientTimeout(total=deadlines.request_s, sock_read=deadlines.idle_s)
     async with aiohttp.ClientSession(
         connector=connector, timeout=timeout, headers=headers, trace_configs=[hooks], read_bufsize=1 << 16
@@ -178,22 +182,22 @@ async def replay_open_loop(
 
 
 async def _until(deadline_ns: int) -> None:
-    """Sleep, then yield in small steps, so that a send is late by far less than a timer's tick."""
+    """Sleep but for the last tick of the loop's timers, then yield in small steps: late by far less than a tick."""
     while (left := deadline_ns - time.monotonic_ns()) > 0:
-        await asyncio.sleep(left / NS_PER_S - 0.001 if left > 2_000_000 else 0)
+        await asyncio.sleep((left - _TICK_NS) / NS_PER_S if left > _TICK_NS else 0)
 
 
-async def _one(session: Any, path: str, body: dict[str, Any], row: _Row) -> None:
+async def _one(session: Any, path: str, body: bytes, row: _Row) -> None:
     """One request from sending to its last event; every way it can end is a value in its row."""
     row.failure = "given up at the run's deadline"
     events = Events()
     try:
-        async with session.post(path, json=body, trace_request_ctx=row) as response:
+        async with session.post(path, data=body, trace_request_ctx=row) as response:
             if response.status != 200:
                 row.refused = response.status in _REFUSALS
                 row.failure = f"HTTP {response.status}"
-                await response.read()
                 return
+            # To its end, past [DONE], or the connection could not be used again.
             async for piece in response.content.iter_any():
                 now_ns = time.monotonic_ns()
                 for data in events.feed(piece):
@@ -201,17 +205,26 @@ async def _one(session: Any, path: str, body: dict[str, Any], row: _Row) -> None
                 if row.completion.event_ns:
                     row.last_ns = row.completion.event_ns[-1]
                 if row.completion.done:
-                    break
+                    row.failure = row.completion.failure
         row.failure = row.completion.failure
     except asyncio.CancelledError:
         raise
     except TimeoutError:
-        row.failure = "timed out" if row.sent_ns >= 0 else "timed out before it was sent"
+        _fail(row, "timed out" if row.sent_ns >= 0 else "timed out before it was sent")
     except ValueError as error:
-        row.failure = f"unreadable stream: {error}"
+        _fail(row, f"unreadable stream: {error}")
     except Exception as error:  # every failure of a server is a row, whatever its class; none may end the run
-        row.failure = f"{type(error).__name__}"
-        row.refused = "ConnectionRefused" in repr(error) or "ClientConnectorError" in type(error).__name__
+        _fail(row, type(error).__name__)
+        if "ConnectionRefused" in repr(error) or "ClientConnectorError" in type(error).__name__:
+            # Turned away at the door: the client did offer it, so this counts against the server alone.
+            row.refused = row.unreachable = True
+            row.sent_ns = time.monotonic_ns()
+
+
+def _fail(row: _Row, why: str) -> None:
+    """What goes wrong after [DONE] changes nothing."""
+    if not row.completion.done:
+        row.failure = why
 
 
 def replay(
@@ -226,7 +239,7 @@ def replay(
     Raises SidecarError when the server cannot be reached at all.
     """
     rows, start_ns = asyncio.run(replay_open_loop(target, trace, deadlines or Deadlines(), begin))
-    if rows and all(row.refused and row.sent_ns < 0 for row in rows):
+    if rows and all(row.unreachable for row in rows):
         raise SidecarError(f"{target.url}: nobody answers there; expected a server that speaks OpenAI's completions")
     origin = start_ns + trace.arrival_ns
     served = np.array([row.failure is None for row in rows], bool)

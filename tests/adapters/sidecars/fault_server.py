@@ -5,40 +5,67 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 from aiohttp import web
+from sse_bodies import BODIES
 
-#: What a prompt that begins with this token id asks for.
-GOOD, REFUSE, HANG, CUT, ERROR, SEVERAL, SPLIT, SLOW, RUDE = range(9)
+from adapters.sidecars.openai import Target
+from protocol.trace import NS_PER_S, RequestTrace
+
+#: What a prompt that begins with this token id asks for.  BODY: the second token is the number of a body of
+#: `sse_bodies`, the third the size of the pieces that it comes in.
+(
+    GOOD, REFUSE, HANG, CUT, ERROR, SEVERAL, SPLIT, SLOW, BUSY, BROKEN, HANG_UP, SILENT, DRIP, BIG, PAGE, LINGER, BODY
+) = range(17)  # fmt: skip
+_STATUS = {REFUSE: 429, BUSY: 503, BROKEN: 500}
 
 
 class FaultServer:
-    """Counts open connections, so that a test can see that none is left."""
+    """Counts what is open, so that a test can see that nothing is left."""
 
     def __init__(self) -> None:
         self.url = ""
+        #: Streams that are being sent, and addresses that requests came from.
         self.open = 0
+        self.peers: set[tuple[str, int]] = set()
         self.requests: list[dict] = []
         self.headers: list[str | None] = []
-        #: While this says so, every request is turned away.
-        self.refusing: Callable[[], bool] = lambda: False
+        self.runner: web.AppRunner | None = None
+
+    @property
+    def connections(self) -> int:
+        """Open connections, idle ones included."""
+        assert self.runner is not None and self.runner.server is not None
+        return len(self.runner.server.connections)
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()
         self.requests.append(asked)
         self.headers.append(request.headers.get("Authorization"))
+        assert request.transport is not None
+        self.peers.add(request.transport.get_extra_info("peername"))
         how, tokens = asked["prompt"][0], asked["max_tokens"]
-        if self.refusing() or how == REFUSE:
-            return web.Response(status=429, text="busy")
+        if how in _STATUS:
+            return web.Response(status=_STATUS[how], text="no")
+        if how == HANG_UP:
+            request.transport.close()
+        if how == PAGE:
+            return web.Response(text="<html>a proxy's page</html>", content_type="text/html")
         if how == SLOW:
             await asyncio.sleep(0.3)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         self.open += 1
         try:
-            await self._stream(response, how, tokens)
+            if how == BODY:
+                body, size = list(BODIES.values())[asked["prompt"][1]][0], asked["prompt"][2]
+                for begin in range(0, len(body), size):
+                    await response.write(body[begin : begin + size])
+            else:
+                await self._stream(response, how, tokens)
         finally:
             self.open -= 1
         return response
@@ -56,30 +83,64 @@ class FaultServer:
             await say("[DONE]")
             return
         each = 4 if how == SEVERAL else 1
+        text = "y" * 200_000 if how == BIG else "x " * each
         for _ in range(tokens // each):
-            await say({"choices": [{"index": 0, "text": "x " * each}]})
-            await asyncio.sleep(0.002)
+            await say({"choices": [{"index": 0, "text": text}]})
+            await asyncio.sleep(0.2 if how == DRIP else 0.002)
             if how == CUT:
                 await response.write(b'data: {"choices":[{"te')
                 return
+            if how == SILENT:
+                await asyncio.sleep(30)
         await say({"choices": [], "usage": {"completion_tokens": tokens}})
         await say("[DONE]")
+        if how == LINGER:
+            await asyncio.sleep(30)
+
+
+class Told(Target):
+    """Prompts whose first tokens tell the server what to do with each request."""
+
+    hows: tuple[tuple[int, ...], ...] = ()
+
+    def body(self, prompt_tokens: int, output_tokens: int, index: int, run: int = 0) -> dict:
+        asked = super().body(prompt_tokens, output_tokens, index, run)
+        how = self.hows[index]
+        asked["prompt"][: len(how)] = how
+        return asked
+
+
+def told(url: str, *hows: int | tuple[int, ...]) -> Told:
+    target = Told(url, "m")
+    object.__setattr__(target, "hows", tuple(how if isinstance(how, tuple) else (how,) for how in hows))
+    return target
+
+
+def evenly(n: int, gap_s: float) -> RequestTrace:
+    """Requests of 8 prompt and 8 output tokens, `gap_s` apart."""
+    return RequestTrace(np.arange(n) * int(gap_s * NS_PER_S), np.full(n, 8), np.full(n, 8))
 
 
 @contextmanager
-def serving() -> Iterator[FaultServer]:
-    """The server in a thread of its own, on a free port."""
+def serving(late_s: float = 0.0) -> Iterator[FaultServer]:
+    """The server in a thread of its own, on a free port, where nobody listens before `late_s`."""
     server, loop, ready = FaultServer(), asyncio.new_event_loop(), threading.Event()
 
     async def start() -> web.AppRunner:
         app = web.Application()
         app.router.add_post("/v1/completions", server.complete)
-        runner = web.AppRunner(app, handler_cancellation=True)
+        server.runner = runner = web.AppRunner(app, handler_cancellation=True)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
-        server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        host, port = runner.addresses[0]
+        server.url = f"http://{host}:{port}"
+        if late_s:
+            await site.stop()
         ready.set()
+        if late_s:
+            await asyncio.sleep(late_s)
+            await web.TCPSite(runner, host, port).start()
         return runner
 
     runner = loop.create_task(start())

@@ -8,26 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sse_bodies import BODIES
 
 from adapters.sidecars.sse import MAX_EVENT_BYTES, Completion, Events
-
-TOKEN = '{"choices":[{"index":0,"text":"x"}]}'
-#: body, tokens, failure (a part of it, None for success), and the number of the event that is the first token.
-BODIES = {
-    "sse_error_after_200.txt": (
-        b'data: {"error":{"message":"engine dead","code":500}}\n\ndata: [DONE]\n\n', 0, "engine dead"),
-    "sse_delta_without_content.txt": (
-        b'data: {"choices":[{"delta":{"role":"assistant"}}]}\n\ndata: {"choices":[{"delta":{"content":"hi"}}]}\n\n'
-        b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
-        b'data: {"choices":[],"usage":{"completion_tokens":1}}\n\ndata: [DONE]\n\n', 1, None),
-    "sse_only_done.txt": (b"data: [DONE]\n\n", 0, "no token"),
-    "sse_several_tokens_per_event.txt": (
-        b'data: {"choices":[{"text":"a b c d "}],"usage":null}\n\n' * 4
-        + b'data: {"choices":[],"usage":{"completion_tokens":16}}\n\ndata: [DONE]\n\n', 16, None),
-    "sse_comments_and_crlf.txt": (
-        f": ping\r\n\r\nevent: message\r\ndata:{TOKEN}\r\n\r\ndata: [DONE]\r\n\r\n".encode(), 1, None),
-    "sse_cut_midway.txt": (f'data: {TOKEN}\n\ndata: {{"choices":[{{"index":0,"te'.encode(), 1, "ended early"),
-}  # fmt: skip
 
 
 def read(body: bytes, size: int) -> Completion:
@@ -56,6 +39,15 @@ def test_shared_bodies(shared_cases: Path, name: str) -> None:
         said = read((shared_cases / name).read_bytes(), size)
         assert said.tokens == tokens
         assert (said.failure is None) if failure is None else failure in str(said.failure)
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 64])
+def test_first_token_is_the_first_event_that_brings_one(size: int) -> None:
+    """The role comes first and is no token; the time is that of the piece that completed the event."""
+    body = BODIES["sse_delta_without_content.txt"][0]
+    said = read(body, size)
+    complete = body.index(b"\n\n", body.index(b"hi")) + 2
+    assert said.event_ns == [1000 * min(-(-complete // size) * size, len(body))]
 
 
 def test_several_tokens_an_event_share_its_gap() -> None:
