@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,8 +112,13 @@ def _solve(
     # The steps stop a gradient short of the minimum; a simplex goes on.
     for reach in _NEAR if near else _SIMPLEX:
         corners = np.vstack([x, x + reach * np.eye(len(x))])
-        limits_of_search = {"initial_simplex": corners, "xatol": 1e-3, "fatol": 1e-6, "maxfev": 200 if near else 500}
-        x = optimize.minimize(loss, x, method="Nelder-Mead", options=limits_of_search).x
+        limits_of_search: Any = {
+            "initial_simplex": corners,
+            "xatol": 1e-3,
+            "fatol": 1e-6,
+            "maxfev": 200 if near else 500,
+        }
+        x = np.asarray(optimize.minimize(loss, x, method="Nelder-Mead", options=limits_of_search).x)
     return np.clip(x, *bounds)
 
 

@@ -88,6 +88,7 @@ def test_its_transfer_is_shown_at_both_loads_and_predicted(found: dict[str, Any]
     assert {"ttft_ratio", "max_itl_ratio"} <= set(gate.checks[0].details)
 
 
+@pytest.mark.slow
 def test_without_an_effect_there_is_no_transfer(model: SidecarModel) -> None:
     idle = model.changed({"prefill_slowdown": 1.0, "decode_slowdown": 1.0}).named("idle")
     found = conclude(measure(Pretended(idle), PLAN), PLAN, idle, FACTS, intervals=False)
