@@ -56,7 +56,7 @@ def live_command(
     merge_load: Annotated[str, typer.Option(help="what occupies the host while a merge runs")] = "host",
     minutes: Annotated[float, typer.Option(min=0.01, max=10_000, help="how long at least, in whole blocks")] = 10.0,
     segment_s: Annotated[
-        float, typer.Option(min=1.0, max=3600, help="seconds of one segment; four are a block")
+        float, typer.Option(min=1.2, max=3600, help="seconds of one segment; four are a block")
     ] = 60.0,
     settle_s: Annotated[float, typer.Option(min=0.0, max=600, help="seconds of quiet before each segment")] = 3.0,
     warm_up_s: Annotated[

@@ -59,7 +59,7 @@ SECRET = "sk-live-secret"
 def words(tmp_path: Path) -> list[str]:
     (tmp_path / "tiny.toml").write_text(REGIME)
     (tmp_path / "mine.py").write_text("class Mine:\n    def decide(self, obs):\n        return obs.in_flight < 2\n")
-    common = ["--model", "m", "--regime", str(tmp_path / "tiny.toml"), "--minutes", "0.05", "--segment-s", "1"]
+    common = ["--model", "m", "--regime", str(tmp_path / "tiny.toml"), "--minutes", "0.05", "--segment-s", "1.2"]
     common += ["--settle-s", "0", "--warm-up-s", "0.2", "--scrape-s", "0.2", "--merge-load", "none"]
     return ["live", str(tmp_path / "mine.py"), *common, "--out", str(tmp_path / "out")]
 
