@@ -16,7 +16,7 @@ from protocol.errors import SchedulerError
 from protocol.learner import Learner
 from protocol.measurements import Measurements
 from protocol.schedule import Schedule
-from protocol.scheduler import Decision, IslandObservation, Observation, SchedulerRun
+from protocol.scheduler import IslandObservation, Observation, SchedulerRun
 from protocol.sidecar import LoadedSidecar, ServingState
 from protocol.trace import NS_PER_S, RequestTrace, Workload, frozen
 
@@ -48,6 +48,57 @@ class _Arrivals:
         self.prompt_tokens = frozen(np.bincount(second[early], trace.prompt_tokens[early], minlength=size), "f8")
 
 
+class ControlLoop:
+    """The rules of the loop, whatever keeps its time: when a decision is due, when a merge is forced or too late.
+
+    Inner steps stop while a merge runs, and the grid of decisions begins anew where the last merge ended.
+    """
+
+    def __init__(self, workload: Workload, corridor: Corridor, learner: Learner) -> None:
+        self.workload, self.corridor, self.learner = workload, corridor, learner
+        self._arrivals = _Arrivals(workload.trace, corridor.horizon_ns)
+        self._base_ns = self._base_steps = 0
+        self._gap = corridor.gap_min
+        self.merges = 0
+
+    @property
+    def due_ns(self) -> int | None:
+        """When the next decision is due; None when its merge would not end within the horizon."""
+        now_ns = self._base_ns + self._gap * self.corridor.grid_ns
+        return now_ns if now_ns + self.corridor.merge_ns <= self.corridor.horizon_ns else None
+
+    @property
+    def forced(self) -> bool:
+        """Whether the merge that is due is imposed by H_max: nobody is asked."""
+        return self._gap == self.corridor.gap_max
+
+    def observe(self, serving: tuple[ServingState, ...]) -> Observation:
+        """What a scheduler sees at the decision that is due."""
+        due_ns = self._base_ns + self._gap * self.corridor.grid_ns
+        return _observe(
+            serving,
+            self.workload,
+            self._arrivals,
+            self.corridor,
+            self.learner,
+            due_ns,
+            self._base_ns,
+            self._base_steps,
+            self._gap * self.corridor.decision_steps,
+            self.merges,
+        )
+
+    def wait(self) -> None:
+        """The decision was not to merge; the next one is due a step of the grid later."""
+        self._gap += 1
+
+    def merge(self, start_ns: int) -> None:
+        """A merge starts at `start_ns`, at or after the time that was due: late where a clock is real."""
+        self._base_steps += (start_ns - self._base_ns) // self.corridor.step_ns
+        self._base_ns, self._gap = start_ns + self.corridor.merge_ns, self.corridor.gap_min
+        self.merges += 1
+
+
 def rollout(
     run: SchedulerRun,
     workload: Workload,
@@ -62,49 +113,29 @@ def rollout(
     """
     n_islands = workload.trace.n_islands
     busy = np.full(n_islands, corridor.merge_ns, np.int64)
-    arrivals = _Arrivals(workload.trace, corridor.horizon_ns)
+    loop = ControlLoop(workload, corridor, learner)
     session = sidecar.session()
     stop_ns = corridor.horizon_ns if until_ns is None else until_ns
     starts: list[int] = []
     forced: list[bool] = []
     decided: list[int] = []
     merged: list[bool] = []
-    base_ns, base_steps, gap = 0, 0, corridor.gap_min
-    while True:
-        now_ns = base_ns + gap * corridor.grid_ns
-        if now_ns + corridor.merge_ns > corridor.horizon_ns or now_ns >= stop_ns:
-            break
+    while (now_ns := loop.due_ns) is not None and now_ns < stop_ns:
         session.advance(now_ns)
-        if gap == corridor.gap_max:
-            merge, imposed = True, True
+        imposed = loop.forced
+        if imposed:
+            merge = True
         else:
-            steps = gap * corridor.decision_steps
-            seen = _observe(
-                session.observe(now_ns),
-                workload,
-                arrivals,
-                corridor,
-                learner,
-                now_ns,
-                base_ns,
-                base_steps,
-                steps,
-                len(starts),
-            )
-            merge, imposed = _answer(run.decide(seen), n_islands, seen.time_s), False
+            merge = ask(run, loop.observe(session.observe(now_ns)))
             decided.append(now_ns)
             merged.append(merge)
         if merge:
             session.add_merge(now_ns, busy)
             starts.append(now_ns)
             forced.append(imposed)
-            base_ns, base_steps, gap = (
-                now_ns + corridor.merge_ns,
-                base_steps + gap * corridor.decision_steps,
-                corridor.gap_min,
-            )
+            loop.merge(now_ns)
         else:
-            gap += 1
+            loop.wait()
     return Rollout(
         Schedule.all_islands(np.array(starts, np.int64), corridor.merge_ns, n_islands),
         frozen(decided, "i8"),
@@ -114,11 +145,12 @@ def rollout(
     )
 
 
-def _answer(decision: Decision, n_islands: int, time_s: float) -> bool:
-    everyone = tuple(range(n_islands))
+def ask(run: SchedulerRun, seen: Observation) -> bool:
+    """The scheduler's answer: merge now?  Raises SchedulerError also when it names other groups than everybody."""
+    decision, everyone = run.decide(seen), tuple(range(len(seen.islands)))
     if decision.groups is not None and tuple(tuple(sorted(g)) for g in decision.groups) != (everyone,):
         raise SchedulerError(
-            f"decision at {time_s:g} s: found groups {decision.groups}; expected all islands, {everyone}"
+            f"decision at {seen.time_s:g} s: found groups {decision.groups}; expected all islands, {everyone}"
         )
     return decision.merge
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from protocol import evidence, files
-from protocol.certificate import SCHEMA, SCHEMA_VERSION, assess, head_of
+from protocol import certificate as standard
+from protocol import evidence, files, live, live_certificate
 from protocol.errors import BadInput, ProtocolError
 
 CERTIFICATE, RAW = "certificate.json", "raw"
+STANDARD = (standard.SCHEMA, standard.SCHEMA_VERSION)
+LIVE = (live_certificate.SCHEMA, live_certificate.SCHEMA_VERSION)
 
 
-def read_certificate(folder: Path) -> dict[str, Any]:
-    """The certificate of an output folder.  Raises BadInput when it is missing, broken or of another schema."""
+def read_certificate(folder: Path, known: Sequence[tuple[str, int]] = (STANDARD,)) -> dict[str, Any]:
+    """The certificate of an output folder.  Raises BadInput when it is missing, broken or of no `known` schema."""
     path = folder / CERTIFICATE
     try:
         certificate = json.loads(path.read_bytes().decode(), parse_constant=_no_constant)
@@ -24,8 +26,9 @@ def read_certificate(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(str(path), f"an unreadable certificate ({error})", "JSON") from None
     found = (certificate.get("schema"), certificate.get("schema_version")) if isinstance(certificate, dict) else None
-    if found != (SCHEMA, SCHEMA_VERSION):
-        raise BadInput(str(path), f"schema {found}", f"{SCHEMA} version {SCHEMA_VERSION}")
+    if found not in known:
+        expected = " or ".join(f"{schema} version {version}" for schema, version in known)
+        raise BadInput(str(path), f"schema {found}", expected)
     return dict(certificate)
 
 
@@ -35,14 +38,19 @@ def _no_constant(text: str) -> None:
 
 def verify(folder: Path) -> list[str]:
     """Every difference between the certificate and what its raw files say; empty when they agree."""
-    certificate = read_certificate(folder)
-    found = list(_files(certificate, folder / RAW))
+    certificate = read_certificate(folder, (STANDARD, LIVE))
+    is_live = certificate["schema"] == live_certificate.SCHEMA
+    found = list(_files(certificate, folder / RAW, live.TABLES if is_live else evidence.TABLES))
     if (folder / CERTIFICATE).read_bytes().decode() != files.canonical_json(certificate):
         found.append(f"{CERTIFICATE}: not in canonical form; it was edited after it was written")
     try:
         asked = json.loads((folder / RAW / evidence.ASKED).read_text("utf-8"))
-        found += differences(head_of(certificate), asked)
-        recomputed = assess(asked, evidence.read(folder / RAW))
+        if is_live:
+            found += differences(live_certificate.head_of(certificate), asked)
+            recomputed = live_certificate.assess(asked, live.read(folder / RAW))
+        else:
+            found += differences(standard.head_of(certificate), asked)
+            recomputed = standard.assess(asked, evidence.read(folder / RAW))
     except ProtocolError as error:
         return [*found, str(error)]
     except (OSError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -51,13 +59,13 @@ def verify(folder: Path) -> list[str]:
     return found + list(differences(stated, json.loads(files.canonical_json(recomputed))))
 
 
-def _files(certificate: dict[str, Any], raw: Path) -> Iterator[str]:
+def _files(certificate: dict[str, Any], raw: Path, tables: Sequence[str]) -> Iterator[str]:
     listed = certificate.get("files")
     if not isinstance(listed, dict):
         yield f"{CERTIFICATE}, files: found {listed!r}; expected the digests of the raw files"
         return
     present = {p.name for p in raw.iterdir()} if raw.is_dir() else set()
-    for name in sorted({*listed, *present, *evidence.TABLES, evidence.ASKED}):
+    for name in sorted({*listed, *present, *tables, evidence.ASKED}):
         if name not in listed:
             yield f"{RAW}/{name}: not named by the certificate"
         elif name not in present:

@@ -28,7 +28,9 @@ def print_certificate(certificate: Mapping[str, Any], console: Console) -> None:
     console.print(Text(fmt.clean(certificate["sentence"])))
     console.print()
     console.print(_claims(certificate))
-    why = reading.obstacles(certificate, ("G0", "G2", "G3", "G4"))
+    # Below tier 3 the effect transfer decides how far a claim reaches, not whether there is one.
+    decisive = ("G0", "G1", "G2", "G3", "G4") if tier["number"] == 4 else ("G0", "G2", "G3", "G4")
+    why = reading.obstacles(certificate, decisive)
     if why:
         console.print(Text("Not passed", style="bold"))
         for line in why:

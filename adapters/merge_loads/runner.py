@@ -100,7 +100,7 @@ class Executed:
 
 
 class Runner:
-    """The processes of one load, started and ready; `plan` hands them a schedule."""
+    """The processes of one load, started and ready; `plan` hands them a schedule, `add` one window at a time."""
 
     def __init__(self, load: MergeLoad) -> None:
         self.load = load
@@ -154,18 +154,29 @@ class Runner:
     def plan(self, schedule: Schedule, start_ns: int, island: int = 0) -> None:
         """Give the processes their windows; `start_ns` is the monotonic clock at the schedule's time 0."""
         begin, end = schedule.windows_ns(island)
-        self._planned = [(start_ns + b, start_ns + e) for b, e in zip(begin.tolist(), end.tolist(), strict=True)]
+        for b, e in zip(begin.tolist(), end.tolist(), strict=True):
+            self.add(start_ns + b, start_ns + e)
+        self._no_more()
+
+    def add(self, begin_ns: int, end_ns: int) -> None:
+        """One more window, after those before it; a beginning that has passed is begun at once."""
+        self._planned.append((begin_ns, end_ns))
         for process in self._processes:
             assert process.stdin is not None
-            try:
-                for window in self._planned:
-                    process.stdin.write(f"{window[0]} {window[1]}\n")
-                process.stdin.close()
-            except OSError:
-                continue  # a dead process runs nothing, and `finish` says so
+            # A dead process runs nothing, and `finish` says so.
+            with suppress(OSError):
+                process.stdin.write(f"{begin_ns} {end_ns}\n")
+                process.stdin.flush()
+
+    def _no_more(self) -> None:
+        for process in self._processes:
+            if process.stdin is not None and not process.stdin.closed:
+                with suppress(OSError):
+                    process.stdin.close()
 
     def finish(self, patience_s: float = 10.0) -> Executed:
         """Wait for the last window and say what ran.  `none` runs every window by doing nothing."""
+        self._no_more()
         if self.load.kind == NONE:
             return Executed(tuple(self._planned), tuple(self._planned))
         for process, thread in zip(self._processes, self._threads, strict=True):

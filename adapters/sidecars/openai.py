@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -116,14 +116,13 @@ class Run:
         return replace(self, measurements=replace(self.measurements, exposure_ns=exposed))
 
 
-class _Row:
-    """What is known of one request."""
+class Row:
+    """What is known of one request so far; times on the monotonic clock, -1 before they are known."""
 
-    __slots__ = ("completion", "failure", "last_ns", "refused", "sent_ns", "unreachable")
+    __slots__ = ("completion", "ended_ns", "failure", "last_ns", "refused", "sent_ns", "unreachable")
 
     def __init__(self) -> None:
-        self.sent_ns = -1
-        self.last_ns = -1
+        self.sent_ns = self.last_ns = self.ended_ns = -1
         self.completion = Completion()
         self.failure: str | None = "not sent before the run's deadline"
         self.refused = False
@@ -136,18 +135,23 @@ async def replay_open_loop(
     deadlines: Deadlines,
     begin: Callable[[int], None] = lambda start_ns: None,
     lead_s: float = 0.5,
-) -> tuple[list[_Row], int]:
+    salt: int | None = None,
+    beside: Callable[[Any, Sequence[Row], int], Coroutine[Any, Any, None]] | None = None,
+) -> tuple[list[Row], int]:
     """Send every request at its time; rows in the order of the trace, and the clock reading of the trace's start.
 
     begin : called once with the monotonic clock reading at which the trace starts, `lead_s` ahead of it.
+    salt : what tells this run's prompts from those of others, `salt` to `salt` + n - 1; None takes the clock.
+    beside : runs meanwhile, given the HTTP session, the rows as they fill and that clock reading.  It is waited for;
+        an error of it ends the replay at once and is raised.
     """
-    aiohttp = _aiohttp()
-    rows = [_Row() for _ in range(len(trace))]
+    aiohttp = http_library()
+    rows = [Row() for _ in range(len(trace))]
     headers = {"Content-Type": "application/json"}
     if os.environ.get(API_KEY):
         headers["Authorization"] = f"Bearer {os.environ[API_KEY]}"
     # Prompts differ from run to run, or a prefix cache would serve the second replay of a trace faster than the first.
-    run = time.monotonic_ns() // 1_000_000
+    run = time.monotonic_ns() // 1_000_000 if salt is None else salt
     bodies = [
         json.dumps(target.body(int(p), int(o), i, run)).encode()
         for i, (p, o) in enumerate(zip(trace.prompt_tokens, trace.output_tokens, strict=True))
@@ -167,27 +171,50 @@ async def replay_open_loop(
     ) as session:
         start_ns = time.monotonic_ns() + int(lead_s * NS_PER_S)
         begin(start_ns)
-        running: set[asyncio.Task[None]] = set()
-        for row, body, arrival_ns in zip(rows, bodies, trace.arrival_ns.tolist(), strict=True):
-            await _until(start_ns + arrival_ns)
-            task = asyncio.create_task(_one(session, target.path, body, row))
-            running.add(task)
-            task.add_done_callback(running.discard)
-        if running:
-            _, late = await asyncio.wait(running, timeout=deadlines.drain_s)
-            for task in late:
+        sending = asyncio.create_task(_send(session, target.path, bodies, rows, trace, start_ns, deadlines.drain_s))
+        tasks = [sending, *([asyncio.create_task(beside(session, rows, start_ns))] if beside else [])]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
     return rows, start_ns
 
 
-async def _until(deadline_ns: int) -> None:
+async def _send(
+    session: Any,
+    path: str,
+    bodies: Sequence[bytes],
+    rows: Sequence[Row],
+    trace: RequestTrace,
+    start_ns: int,
+    drain_s: float,
+) -> None:
+    """Every request at its time, then what is still running for at most `drain_s`; nothing runs on afterwards."""
+    running: set[asyncio.Task[None]] = set()
+    try:
+        for row, body, arrival_ns in zip(rows, bodies, trace.arrival_ns.tolist(), strict=True):
+            await until(start_ns + arrival_ns)
+            task = asyncio.create_task(_one(session, path, body, row))
+            running.add(task)
+            task.add_done_callback(running.discard)
+        if running:
+            await asyncio.wait(running, timeout=drain_s)
+    finally:
+        late = list(running)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+
+
+async def until(deadline_ns: int) -> None:
     """Sleep but for the last tick of the loop's timers, then yield in small steps: late by far less than a tick."""
     while (left := deadline_ns - time.monotonic_ns()) > 0:
         await asyncio.sleep((left - _TICK_NS) / NS_PER_S if left > _TICK_NS else 0)
 
 
-async def _one(session: Any, path: str, body: bytes, row: _Row) -> None:
+async def _one(session: Any, path: str, body: bytes, row: Row) -> None:
     """One request from sending to its last event; every way it can end is a value in its row."""
     row.failure = "given up at the run's deadline"
     events = Events()
@@ -219,9 +246,11 @@ async def _one(session: Any, path: str, body: bytes, row: _Row) -> None:
             # Turned away at the door: the client did offer it, so this counts against the server alone.
             row.refused = row.unreachable = True
             row.sent_ns = time.monotonic_ns()
+    finally:
+        row.ended_ns = time.monotonic_ns()
 
 
-def _fail(row: _Row, why: str) -> None:
+def _fail(row: Row, why: str) -> None:
     """What goes wrong after [DONE] changes nothing."""
     if not row.completion.done:
         row.failure = why
@@ -241,6 +270,11 @@ def replay(
     rows, start_ns = asyncio.run(replay_open_loop(target, trace, deadlines or Deadlines(), begin))
     if rows and all(row.unreachable for row in rows):
         raise SidecarError(f"{target.url}: nobody answers there; expected a server that speaks OpenAI's completions")
+    return run_of(rows, start_ns, trace, schedule)
+
+
+def run_of(rows: Sequence[Row], start_ns: int, trace: RequestTrace, schedule: Schedule) -> Run:
+    """What the rows of a finished replay say, whose trace began at clock reading `start_ns`."""
     origin = start_ns + trace.arrival_ns
     served = np.array([row.failure is None for row in rows], bool)
     first = np.array([row.completion.event_ns[0] if row.completion.event_ns else -1 for row in rows], np.int64)
@@ -265,7 +299,8 @@ def replay(
     return Run(measurements, itl, dict(sorted(failures.items())), np.where(sent >= 0, sent - origin, -1))
 
 
-def _aiohttp() -> Any:
+def http_library() -> Any:
+    """aiohttp.  Raises ProtocolError when the extra is not installed."""
     try:
         import aiohttp
     except ImportError:

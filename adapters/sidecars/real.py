@@ -33,7 +33,7 @@ class Replay:
 
 
 @contextmanager
-def _urgent() -> Iterator[None]:
+def urgent() -> Iterator[None]:
     """Let the client go first where the system allows it: it stands for users who do not live on the server's host."""
     usual = os.getpriority(os.PRIO_PROCESS, 0)
     with suppress(PermissionError):
@@ -68,9 +68,15 @@ class RealSidecar:
                 origin_ns = start_ns
                 runner.plan(schedule, start_ns)
 
-            with _urgent():
+            with urgent():
                 run = replay(self.target, trace, schedule, self.deadlines, begin)
             executed = runner.finish()
-        ran = np.array(executed.ran_ns, np.int64).reshape(-1, 2) - origin_ns
-        merges = Schedule(np.maximum(ran[:, 0], 0), (ran[:, 1] - np.maximum(ran[:, 0], 0))[:, None])
+        merges = ran(executed, origin_ns)
         return Replay(run.exposed_to(trace, merges), executed, merges)
+
+
+def ran(executed: Executed, origin_ns: int) -> Schedule:
+    """The merges as they really ran, on a clock that was 0 at `origin_ns`."""
+    windows = np.array(executed.ran_ns, np.int64).reshape(-1, 2) - origin_ns
+    began = np.maximum(windows[:, 0], 0)
+    return Schedule(began, (windows[:, 1] - began)[:, None])

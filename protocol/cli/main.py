@@ -19,7 +19,7 @@ from protocol.errors import ProtocolError
 #: Modules of this package that each offer `register(app)`, in the order in which help lists them.
 COMMANDS = (
     "certify", "verify", "compare", "simulate", "listing", "validate", "traces", "power", "train", "selftest", "audit",
-    "doctor", "sidecar", "calibrate",
+    "doctor", "sidecar", "calibrate", "live",
 )  # fmt: skip
 #: Packages with common names: another distribution on the path may hide ours.
 OURS = ("adapters", "baselines", "reports")

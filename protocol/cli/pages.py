@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from protocol.evidence import SeedEvidence
 from reports import figures, html, tables
+from reports.live import write_live_report
 
 REPORT, TABLES, FIGURES = "report.html", "tables", "figures"
 
@@ -22,11 +23,17 @@ def write_pages(certificate: dict[str, Any], evidence: Sequence[SeedEvidence], f
     )
 
 
-def differing_pages(certificate: dict[str, Any], evidence: Sequence[SeedEvidence], folder: Path) -> Iterator[str]:
-    """Each page of `folder` that is not what this certificate is drawn as."""
+def write_live_pages(certificate: dict[str, Any], folder: Path) -> None:
+    """The same for a live session, which has no figures."""
+    tables.write_tables(certificate, folder / TABLES)
+    write_live_report(certificate, folder / REPORT)
+
+
+def differing_pages(write: Callable[[Path], None], folder: Path) -> Iterator[str]:
+    """Each page of `folder` that is not what `write` draws."""
     with tempfile.TemporaryDirectory() as temporary:
         fresh = Path(temporary)
-        write_pages(certificate, evidence, fresh)
+        write(fresh)
         names = {
             p.relative_to(root)
             for root in (fresh, folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,10 +12,10 @@ from rich.console import Console
 
 from protocol import campaign, evidence, files, signature
 from protocol.certificate import versions
-from protocol.cli.pages import differing_pages
+from protocol.cli.pages import differing_pages, write_live_pages, write_pages
 from protocol.cli.settings import asked, outputs, settings_for
 from protocol.errors import BadInput
-from protocol.verify import CERTIFICATE, RAW, differences, read_certificate, verify
+from protocol.verify import CERTIFICATE, LIVE, RAW, STANDARD, differences, read_certificate, verify
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +32,10 @@ def verify_command(
     most: Annotated[int, typer.Option(min=1, help="differences to print")] = 20,
 ) -> None:
     """Recompute every gate from the raw files and draw every page again; exit 1 with each difference named."""
-    certificate = read_certificate(folder)
+    certificate = read_certificate(folder, (STANDARD, LIVE))
+    is_live = certificate["schema"] == LIVE[0]
+    if is_live and rerun is not None:
+        raise BadInput("--rerun", "a live certificate", "none: what happened live cannot happen again")
     found = verify(folder)
     if key is not None:
         found += [wrong for wrong in [signature.check(folder / CERTIFICATE, key)] if wrong]
@@ -40,7 +44,7 @@ def verify_command(
         if any(now.get(name) != then.get(name) for name in ("jinja2", "matplotlib")):
             typer.echo("report, tables and figures are not compared: they were drawn with other versions", err=True)
         else:
-            found += differing_pages(certificate, evidence.read(folder / RAW), folder)
+            found += differing_pages(partial(_draw, certificate, is_live, folder / RAW), folder)
     if rerun is not None and not found:
         found += _run_again(certificate, folder, rerun, regime or [], trace or [], jobs)
     for line in found[:most]:
@@ -51,6 +55,13 @@ def verify_command(
         raise typer.Exit(1)
     how = "recomputed and run again" if rerun else "recomputed"
     typer.echo(f"verified: {certificate['verdict']}, {len(certificate['claims'])} claims {how} from {folder / RAW}")
+
+
+def _draw(certificate: dict[str, Any], is_live: bool, raw: Path, folder: Path) -> None:
+    if is_live:
+        write_live_pages(certificate, folder)
+    else:
+        write_pages(certificate, evidence.read(raw), folder)
 
 
 def _run_again(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -34,12 +34,29 @@ class FaultServer:
         self.requests: list[dict] = []
         self.headers: list[str | None] = []
         self.runner: web.AppRunner | None = None
+        #: While this says so, every request is turned away.
+        self.refusing: Callable[[], bool] = lambda: False
+        #: While this says so, the metrics page fails.
+        self.blind: Callable[[], bool] = lambda: False
+        #: Seconds by which every answer is late.
+        self.delay_s: Callable[[], float] = lambda: 0.0
 
     @property
     def connections(self) -> int:
         """Open connections, idle ones included."""
         assert self.runner is not None and self.runner.server is not None
         return len(self.runner.server.connections)
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """A page as vLLM writes it."""
+        if self.blind():
+            return web.Response(status=500)
+        lines = ["# HELP vllm:num_requests_running Running.", "# TYPE vllm:num_requests_running gauge"]
+        lines += [f'vllm:num_requests_{what}{{engine="0",model_name="m"}} {n}.0' for what, n in self.gauges().items()]
+        return web.Response(text="\n".join(lines) + "\n")
+
+    def gauges(self) -> dict[str, int]:
+        return {"running": self.open, "waiting": 0}
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()
@@ -48,14 +65,15 @@ class FaultServer:
         assert request.transport is not None
         self.peers.add(request.transport.get_extra_info("peername"))
         how, tokens = asked["prompt"][0], asked["max_tokens"]
+        if self.refusing():
+            return web.Response(status=429, text="busy")
         if how in _STATUS:
             return web.Response(status=_STATUS[how], text="no")
         if how == HANG_UP:
             request.transport.close()
         if how == PAGE:
             return web.Response(text="<html>a proxy's page</html>", content_type="text/html")
-        if how == SLOW:
-            await asyncio.sleep(0.3)
+        await asyncio.sleep(0.3 if how == SLOW else self.delay_s())
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         self.open += 1
@@ -121,6 +139,15 @@ def evenly(n: int, gap_s: float) -> RequestTrace:
     return RequestTrace(np.arange(n) * int(gap_s * NS_PER_S), np.full(n, 8), np.full(n, 8))
 
 
+class Good(Target):
+    """No prompt tells the server to misbehave."""
+
+    def body(self, prompt_tokens: int, output_tokens: int, index: int, run: int = 0) -> dict:
+        asked = super().body(prompt_tokens, output_tokens, index, run)
+        asked["prompt"][0] = GOOD
+        return asked
+
+
 @contextmanager
 def serving(late_s: float = 0.0) -> Iterator[FaultServer]:
     """The server in a thread of its own, on a free port, where nobody listens before `late_s`."""
@@ -129,6 +156,7 @@ def serving(late_s: float = 0.0) -> Iterator[FaultServer]:
     async def start() -> web.AppRunner:
         app = web.Application()
         app.router.add_post("/v1/completions", server.complete)
+        app.router.add_get("/metrics", server.metrics)
         server.runner = runner = web.AppRunner(app, handler_cancellation=True)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
