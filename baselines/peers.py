@@ -1,8 +1,8 @@
 """Peer schedulers that exchange the same number of bytes: all islands, random-time pairs, and load-aware pairs.
 
-Written for a comparison at equal bytes on eight islands.  With a payload M, an island sends M in a pair and 2 (8 - 1) / 8 M
-= 1.75 M in a ring all-reduce of all eight.  So 28 rounds of pairs send what 16 merges of all islands send; at 288 and
-504 inner steps apiece both take equally long.  A *round* pairs every island once (1-peer gossip).
+Written for a comparison at equal bytes on eight islands.  With a payload M, an island sends M in a pair and
+2 (8 - 1) / 8 M = 1.75 M in a ring all-reduce of all eight.  So 28 rounds of pairs send what 16 merges of all islands
+send; at 288 and 504 inner steps apiece both take equally long.  A *round* pairs every island once (1-peer gossip).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class RandomPairs(Pairs):
 
 
 class QuietPairs(Pairs):
-    """Load-aware 1-peer gossip: pairs the islands whose sidecars are quiet, lets the busy ones wait for the round's end.
+    """Load-aware 1-peer gossip: pairs islands whose sidecars are quiet; the busy ones wait, at most to the round's end.
 
     A sidecar is quiet when the share of its batch slots in use over the last 5 s is below the fleet's mean so far.
     The quietest two pair first; who is still busy at the last decision of the round is paired then.

@@ -445,9 +445,9 @@ def _probes(plan: Plan, setting: Setting, seed: int, workload: Workload, policy:
 
 def _decided_otherwise(one: Rollout, other: Rollout, until_ns: int) -> str | None:
     """The first thing that two runs decided differently before `until_ns`, or None."""
-    for k, (a, b) in enumerate(zip(one.groups or (), other.groups or (), strict=False)):
+    for k, (mine, its) in enumerate(zip(one.groups or (), other.groups or (), strict=False)):
         start = int(one.schedule.start_ns[k])
-        if start == other.schedule.start_ns[k] and start < until_ns and a != b:
+        if start == other.schedule.start_ns[k] and start < until_ns and mine != its:
             return f"participants of merge {k + 1} differ at {start / NS_PER_S:.3f} s"
     for what, a, b in (
         ("merge start", one.schedule.start_ns, other.schedule.start_ns),

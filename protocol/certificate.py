@@ -99,7 +99,7 @@ def peers_of(regime: Mapping[str, Any]) -> Peers | None:
     """How the islands of a regime, as a head describes it, merge as peers; None where all merge together."""
     if "peer" not in regime:
         return None
-    table = {k: tuple(v) if isinstance(v, list) else v for k, v in regime["peer"].items()}
+    table: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in regime["peer"].items()}
     merging = Merging(**table)
     merging.validate(f"{regime['name']}, peer", regime["islands"])
     return Peers(Corridor(**regime["corridor"]), merging, regime["islands"])

@@ -101,9 +101,7 @@ def _links(cells: _Ints, members: _Ints, islands: int) -> tuple[_Ints, _Ints]:
 
 
 @numba.njit(cache=True, nogil=True)
-def _range(
-    k: int, before: int, after: int, cells: _Ints, steps: _Ints, limits: _Ints
-) -> tuple[int, int]:
+def _range(k: int, before: int, after: int, cells: _Ints, steps: _Ints, limits: _Ints) -> tuple[int, int]:
     """Decisions at which merge k may start for one island between two others of its merges."""
     h_min, h_max, grid, last = limits
     free = 0 if before < 0 else cells[before] * grid + steps[before]

@@ -21,8 +21,8 @@ from protocol.trace import NS_PER_S, Workload, frozen
 
 
 class _Clocks:
-    """free : inner step from which each island's corridor counts.  Also whole steps done before its last merge, and when
-    that merge left the island itself."""
+    """free : inner step from which each island's corridor counts.  done : whole steps before its last merge.  left_ns :
+    when that merge left the island itself."""
 
     def __init__(self, peers: Peers) -> None:
         self.peers = peers

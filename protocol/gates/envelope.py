@@ -162,6 +162,7 @@ def measure(
     gain_requests = np.mean((tests.draw_mean - tests.policy) * requests / 100) if len(tests.policy) else np.nan
     span_s = corridor.horizon_ns / NS_PER_S
     total = merges.sum()
+    peers = any(TIMING in e.placed for e in evidence)
     per_merge = (
         (float((policy * requests).sum() / 100 / total), float((tests.draw_mean * requests).sum() / 100 / total))
         if total and len(tests.draw_mean)
@@ -179,9 +180,7 @@ def measure(
         optimum_pp=best,
         per_merge=per_merge,
         requests_saved=float(gain_requests * 600 / span_s / islands),
-        controls=tuple(
-            _controls(policy, exchanged, tests, independence, excess, stream, alpha, any(TIMING in e.placed for e in evidence))
-        ),
+        controls=tuple(_controls(policy, exchanged, tests, independence, excess, stream, alpha, peers)),
     )
 
 

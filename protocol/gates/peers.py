@@ -52,8 +52,8 @@ def budget_check(evidence: Sequence[SeedEvidence], peers: Peers) -> Check:
         sent.append(int(peers.by_island(policy)["bytes"].sum()))
     fewest, most = min(realised), max(realised)
     reason = (
-        f"policy and every draw made the same merges in every seed ({fewest} to {most}), and each island the same number, "
-        f"busy time and bytes ({min(sent) / 1e9:.1f} to {max(sent) / 1e9:.1f} GB a seed in all)"
+        f"policy and every draw made the same merges in every seed ({fewest} to {most}), and each island the same "
+        f"number, busy time and bytes ({min(sent) / 1e9:.1f} to {max(sent) / 1e9:.1f} GB a seed in all)"
     )
     return Check("budget", "passed", reason, n=len(evidence), details={"realised": realised, "bytes": sent})
 
@@ -74,7 +74,7 @@ def _unlike(peers: Peers, policy: PeerSchedule, placed: Placements, kept: Sequen
 
 
 def peer_progress_gate(evidence: Sequence[SeedEvidence], peers: Peers, tokens_per_step: int) -> GateResult:
-    """Inner steps, tokens, merges and bytes of each island equal the controls'; steps between merges in its corridor."""
+    """Inner steps, tokens, merges and bytes of each island equal the controls'; its steps between merges in bounds."""
     title = "training progress"
     longest, steps, merges, sent = 0, [], [], []
     for e in evidence:
