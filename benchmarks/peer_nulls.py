@@ -3,8 +3,8 @@
     python -m benchmarks.peer_nulls --n 500 --out nulls.csv
 
 Each certification is one of `protocol certify`'s: schedulers go through the control loop (their sidecar, which they do
-not look at, is idle there), their matched draws and exchanged schedules through the simulated sidecar, the counts through
-gate G3.  The fleet is smaller than the shipped one so that thousands fit into minutes.
+not look at, is idle there), their matched draws and exchanged schedules through the simulated sidecar, the counts
+through gate G3.  The fleet is smaller than the shipped one so that thousands fit into minutes.
 """
 
 from __future__ import annotations
