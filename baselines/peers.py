@@ -81,10 +81,8 @@ class RandomPairs(Pairs):
 
     def begin(self, observation: Observation) -> None:
         order = self.rng.permutation(len(observation.islands)).tolist()
-        due = self.round * ROUND_STEPS + self.rng.integers(ROUND_STEPS, size=len(order) // 2)
-        self.planned = [
-            (min(a, b), max(a, b), int(when)) for a, b, when in zip(order[::2], order[1::2], due, strict=True)
-        ]
+        due = self.round * ROUND_STEPS + self.rng.integers(ROUND_STEPS, size=len(order))
+        self.planned = [(min(a, b), max(a, b), int(t)) for a, b, t in zip(order[::2], order[1::2], due, strict=False)]
 
     def pairs(self, observation: Observation, ready: list[int], last: bool) -> list[tuple[int, int]]:
         now = _step(observation)

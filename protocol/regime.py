@@ -244,10 +244,10 @@ class Regime:
             "pace": (_PACE_KEYS, flat),
         }
         _known(source, raw, {*sections, "arrivals", "tokens", "pressure", "learner", "sidecar", "peer"})
-        if "peer" in raw and "merge_s" in flat:
-            raise BadInput(f"{source}, pace.merge_s", "a value beside [peer]", "none: it follows from the network")
         for section, (keys, into) in sections.items():
             into |= _typed(f"{source}, {section}", _table(source, raw, section), keys)
+        if "peer" in raw and "merge_s" in flat:
+            raise BadInput(f"{source}, pace.merge_s", "a value beside [peer]", "none: it follows from the network")
         tokens = _table(source, raw, "tokens")
         _known(f"{source}, tokens", tokens, {"prompt", "output"})
         pressure = _table(source, raw, "pressure", optional=True)
