@@ -13,7 +13,7 @@ from rich.table import Table
 
 from protocol.compare import compare, paired
 from protocol.verify import read_certificate
-from reports.format import interval, p_value, pp
+from reports.format import interval, p_text, p_value, pp
 
 
 def register(app: typer.Typer) -> None:
@@ -57,7 +57,7 @@ def _paired(folders: list[Path], json_: bool) -> NoReturn:
         limits = "no interval" if row.interval_pp is None else interval(row.interval_pp)
         typer.echo(
             f"{row.regime}, {row.slo}: {row.scheduler} gains {pp(row.gain_pp, sign=True)} over {row.other}, "
-            f"{100 * row.level:g} % interval {limits} (t over {row.n_seeds} seeds), sign-flip p = {p_value(row.p)}"
+            f"{100 * row.level:g} % interval {limits} (t over {row.n_seeds} seeds), sign flip {p_text(row.p)}"
         )
         for what, (one, other) in row.exchanged.items():
             typer.echo(
