@@ -30,6 +30,7 @@ from protocol.seeds import generator
 CHECKS = {
     "starts": "its code loads and constructs",
     "answers": "every observation gets a decision in time",
+    "groups": "it names groups of an even number of islands that may merge",
     "repeats": "the same seed gives the same decisions in a fresh process",
     "forgets": "an earlier run does not change a later one",
     "clock": "setting the clock ahead changes nothing",
@@ -146,7 +147,7 @@ def check_scheduler(
 ) -> list[Finding]:
     """What stands in the way of certifying this scheduler; empty when nothing does.
 
-    Seven runs of `n_decisions` synthetic observations each, on one island and on four.
+    Seven or eight runs of `n_decisions` synthetic observations each, on one island and on four.
     """
     if isinstance(source, RecordedSource):
         notes = source.schedule(8.0).report
@@ -163,7 +164,10 @@ def check_scheduler(
         return [Finding(check, "error", str(error), "run it by hand on the observation named here")]
     findings: list[Finding] = []
     try:
-        runs.run(synthetic_observations(seed, n_decisions, n_islands=4), seed)
+        many = synthetic_observations(seed, n_decisions, n_islands=4)
+        grouping = any(decision.groups is not None for decision in runs.run(many, seed))
+        peers = [_staggered(o) for o in many]
+        named = runs.run(peers, seed) if grouping else []
         source.close()
         again = runs.run(fleet, seed)
         runs.run(quiet, seed + 1)
@@ -180,6 +184,7 @@ def check_scheduler(
     if not findings:
         findings += _differs(first, after_another, fleet, "forgets", "after a run with another seed", _MEMORY)
         findings += _differs(first, later, fleet, "clock", "when the clock is set ahead", _CLOCK)
+    findings += _unmergeable(named, peers)
     findings += _judge(first, idle)
     findings += _inspect(source)
     slow = float(np.quantile(runs.seconds, 0.99))
@@ -227,6 +232,32 @@ def _differs(
     at = fleet[differing[0]].time_s
     message = f"{len(differing)} of {len(first)} decisions differ {when}, the first at {at:g} s"
     return [Finding(check, "error", message, advice)]
+
+
+def _staggered(observation: Observation) -> Observation:
+    """The same moment with a clock for each island, so that some are ready to merge and others are not."""
+    span = observation.h_max // len(observation.islands)
+    steps = [(observation.steps_since_merge + i * span) % observation.h_max for i in range(len(observation.islands))]
+    islands = tuple(replace(o, steps_since_merge=s) for o, s in zip(observation.islands, steps, strict=True))
+    return replace(observation, islands=islands, steps_since_merge=min(steps))
+
+
+def _unmergeable(named: list[Decision], fleet: list[Observation]) -> list[Finding]:
+    """The first group that the control loop of peer merging would refuse."""
+    advice = "pair islands whose steps_since_merge is at least h_min"
+    for decision, seen in zip(named, fleet, strict=False):
+        for group in decision.groups or ():
+            where = f"decision at {seen.time_s:g} s"
+            if len(group) % 2:
+                return [
+                    Finding("groups", "error", f"{where}: a group of {len(group)}; expected an even number", advice)
+                ]
+            for i in group:
+                steps = seen.islands[i].steps_since_merge
+                if steps < seen.h_min:
+                    found = f"{where}: island {i}, {steps} inner steps after its merge; H_min is {seen.h_min}"
+                    return [Finding("groups", "error", found, advice)]
+    return []
 
 
 def _judge(first: list[Decision], idle: list[Decision]) -> list[Finding]:

@@ -19,16 +19,18 @@ import joblib
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol import seeds
+from protocol import peer_controls, seeds
 from protocol.corridor import Corridor
 from protocol.errors import BadInput
 from protocol.evidence import (
     CROSSED,
     NO_SYNC,
     OPTIMUM,
+    PARTNERS,
     PERMUTED,
     POLICY,
     SHIFTED,
+    TIMING,
     UNIFORM,
     Placements,
     Probe,
@@ -37,6 +39,8 @@ from protocol.evidence import (
 from protocol.gates.envelope import sequential_test
 from protocol.learner import Learner
 from protocol.measurements import Measurements
+from protocol.peer_rollout import peer_rollout
+from protocol.peers import Peers, PeerSchedule
 from protocol.planning import optimum
 from protocol.rollout import Rollout, rollout
 from protocol.schedule import Schedule
@@ -83,7 +87,10 @@ class Worlds(Protocol):
 
 @dataclass(frozen=True)
 class Setting:
-    """One regime, resolved: everything that its seeds share.  Picklable, so that workers can take it."""
+    """One regime, resolved: everything that its seeds share.  Picklable, so that workers can take it.
+
+    peers : how groups of islands merge on their own; None where all islands merge together.
+    """
 
     name: str
     corridor: Corridor
@@ -93,6 +100,7 @@ class Setting:
     slos: tuple[Slo, ...]
     n_seeds: int
     planner_budget: int
+    peers: Peers | None = None
 
 
 @dataclass(frozen=True)
@@ -156,7 +164,7 @@ def run(
                 if extra is not None:
                     placed[UNIFORM] = placed[UNIFORM].joined(extra)
         tasks = list(_crossings(settings, done))
-        crossed = parallel(task(cross, plan, setting, seed, gaps) for setting, seed, gaps in tasks)
+        crossed = parallel(task(cross, plan, setting, seed, made) for setting, seed, made in tasks)
         for count, ((setting, seed, _), placements) in enumerate(zip(tasks, crossed, strict=True), start=1):
             done[setting.name, seed].placed[CROSSED] = placements
             progress(len(done) + count, 2 * len(wanted))
@@ -198,17 +206,21 @@ def draw_more(plan: Plan, setting: Setting, seed: int, policy: Placements | None
         return None
     sidecar = load(plan, setting, seed, setting.worlds.workload(seed))
     rng = seeds.generator(plan.root_seed, UNIFORM, setting.name, seed, batch)
+    if setting.peers is not None:
+        own = setting.peers.read(policy)[0]
+        drawn = peer_controls.draws(setting.peers, own, plan.batches[batch], _hub(plan, setting, seed, UNIFORM), rng)
+        return _priced(setting.peers, sidecar, drawn, setting.slos)
     gaps = setting.corridor.sample(len(policy.gaps), plan.batches[batch], rng)
     return Placements.of(gaps, costs(sidecar, gaps, setting.corridor, setting.slos))
 
 
 def _crossings(
     settings: Sequence[Setting], done: dict[tuple[str, int], SeedEvidence]
-) -> Iterator[tuple[Setting, int, list[NDArray[np.int32]]]]:
+) -> Iterator[tuple[Setting, int, list[Placements]]]:
     """Every seed's trace with the schedules that were made on all the regime's traces."""
     for setting in settings:
-        gaps = [done[setting.name, seed].placed[POLICY].rows()[0] for seed in range(setting.n_seeds)]
-        yield from ((setting, seed, gaps) for seed in range(setting.n_seeds))
+        made = [done[setting.name, seed].placed[POLICY] for seed in range(setting.n_seeds)]
+        yield from ((setting, seed, made) for seed in range(setting.n_seeds))
 
 
 def load(plan: Plan, setting: Setting, seed: int, workload: Workload) -> LoadedSidecar:
@@ -227,10 +239,22 @@ def costs(
     slos: Sequence[Slo],
 ) -> NDArray[np.int64]:
     """Requests that violate each SLO under each placement, shape (len(gaps), len(slos))."""
-    schedules = schedules_of(gaps, corridor, sidecar.trace.n_islands)
+    return _violations(sidecar, schedules_of(gaps, corridor, sidecar.trace.n_islands), slos)
+
+
+def _violations(sidecar: LoadedSidecar, schedules: list[Schedule], slos: Sequence[Slo]) -> NDArray[np.int64]:
     if not schedules:
         return np.empty((0, len(slos)), np.int64)
     return np.stack([sidecar.violations(schedules, slo) for slo in slos], axis=1)
+
+
+def _priced(peers: Peers, sidecar: LoadedSidecar, drawn: Sequence[PeerSchedule], slos: Sequence[Slo]) -> Placements:
+    return peers.stored(drawn, _violations(sidecar, [peers.schedule(s) for s in drawn], slos))
+
+
+def _hub(plan: Plan, setting: Setting, seed: int, control: str) -> np.random.Generator:
+    """The stream that leads to a control's hub: all rounds of its draws start from one."""
+    return seeds.generator(plan.root_seed, f"{control}-hub", setting.name, seed)
 
 
 def place(
@@ -241,6 +265,9 @@ def place(
     stream = (plan.root_seed, "scheduler", setting.name, seed)
     words = seeds.words(*stream)
     if contender.kind != "scheduler":
+        if setting.peers is not None:
+            expected = "a scheduler: planners and merge logs name no groups"
+            raise BadInput(f"{plan.contender}, {setting.name}", f"a {contender.kind}", expected)
         setting.corridor.check_budget(setting.planner_budget)
         schedule = cast(PlannerSource, contender).plan(
             workload.trace, setting.corridor, setting.planner_budget, words, sidecar, setting.slos[0]
@@ -252,6 +279,9 @@ def place(
         return Rollout(schedule, nothing, nothing > 0, np.zeros(len(schedule), bool), sidecar.replay(schedule))
     scheduler = contender.start(words)
     try:
+        if setting.peers is not None:
+            partners = seeds.generator(plan.root_seed, "partners", setting.name, seed)
+            return peer_rollout(scheduler, workload, sidecar, setting.peers, setting.learner, partners, until_ns)
         return rollout(scheduler, workload, sidecar, setting.corridor, setting.learner, until_ns)
     finally:
         scheduler.close()
@@ -272,11 +302,14 @@ def run_seed(plan: Plan, setting: Setting, seed: int) -> SeedEvidence:
     sidecar = load(plan, setting, seed, workload)
     policy = place(plan, setting, seed, workload, sidecar)
     replayed, no_sync = sidecar.replay(policy.schedule), sidecar.replay(Schedule.empty(workload.trace.n_islands))
-    violation = _busy_violation(policy.schedule, corridor) or corridor.violation(policy.schedule.start_ns)
+    peers, own = setting.peers, _as_peers(policy, corridor)
+    if peers is not None:
+        violation = peers.violation(own)
+    else:
+        violation = _busy_violation(policy.schedule, corridor) or corridor.violation(policy.schedule.start_ns)
     idle = not len(policy.schedule) and _contender(plan.open_contender).kind == "recorded"
     if idle:  # a log without merges is a no-sync arm, not a scheduler that defied H_max
         violation = None
-    gaps = np.zeros(0, np.int64) if violation else corridor.gaps(policy.schedule.start_ns)
     evidence = SeedEvidence(
         regime=setting.name,
         seed=seed,
@@ -295,6 +328,14 @@ def run_seed(plan: Plan, setting: Setting, seed: int) -> SeedEvidence:
         requests={POLICY: replayed, NO_SYNC: no_sync},
     )
     counted = {arm: np.array([[m.violates(slo).sum() for slo in slos]]) for arm, m in evidence.requests.items()}
+    if peers is not None:
+        evidence.placed[POLICY] = peers.stored([own], counted[POLICY])
+        evidence.placed[NO_SYNC] = peers.stored([_as_peers(None, corridor)], counted[NO_SYNC])
+        if violation is None and len(own):
+            for arm, drawn in _peer_controls(plan, setting, seed, own, peers):
+                evidence.placed[arm] = _priced(peers, sidecar, drawn, slos)
+        return evidence
+    gaps = np.zeros(0, np.int64) if violation else corridor.gaps(policy.schedule.start_ns)
     evidence.placed[POLICY] = Placements.of(gaps[None], counted[POLICY])
     evidence.placed[NO_SYNC] = Placements.of(np.zeros((1, 0), np.int64), counted[NO_SYNC])
     if violation is None and not idle:
@@ -319,6 +360,26 @@ def _controls(
         shifts = shifts[np.sort(stream(SHIFTED).choice(len(shifts), plan.control_draws, replace=False))]
     yield SHIFTED, shifts
     yield OPTIMUM, np.stack([optimum(corridor, budget, sidecar, slo) for slo in setting.slos])
+
+
+def _peer_controls(
+    plan: Plan, setting: Setting, seed: int, own: PeerSchedule, peers: Peers
+) -> Iterator[tuple[str, list[PeerSchedule]]]:
+    """The matched draws change times and partners; each of the two others changes one and keeps the other."""
+    for arm, n, timing, partners in (
+        (UNIFORM, plan.batches[0], True, True),
+        (TIMING, plan.control_draws, True, False),
+        (PARTNERS, plan.control_draws, False, True),
+    ):
+        hub, rng = _hub(plan, setting, seed, arm), seeds.generator(plan.root_seed, arm, setting.name, seed)
+        yield arm, peer_controls.draws(peers, own, n, hub, rng, timing=timing, partners=partners)
+
+
+def _as_peers(policy: Rollout | None, corridor: Corridor) -> PeerSchedule:
+    """The groups of a rollout at their decisions; no merge at all for None, or where no groups were formed."""
+    if policy is None or policy.groups is None:
+        return PeerSchedule(np.empty(0, np.int64), ())
+    return PeerSchedule(policy.schedule.start_ns // corridor.grid_ns, policy.groups)
 
 
 def _busy_violation(schedule: Schedule, corridor: Corridor) -> str | None:
@@ -384,6 +445,10 @@ def _probes(plan: Plan, setting: Setting, seed: int, workload: Workload, policy:
 
 def _decided_otherwise(one: Rollout, other: Rollout, until_ns: int) -> str | None:
     """The first thing that two runs decided differently before `until_ns`, or None."""
+    for k, (mine, its) in enumerate(zip(one.groups or (), other.groups or (), strict=False)):
+        start = int(one.schedule.start_ns[k])
+        if start == other.schedule.start_ns[k] and start < until_ns and mine != its:
+            return f"participants of merge {k + 1} differ at {start / NS_PER_S:.3f} s"
     for what, a, b in (
         ("merge start", one.schedule.start_ns, other.schedule.start_ns),
         ("decision", one.decided_ns, other.decided_ns),
@@ -399,9 +464,12 @@ def _decided_otherwise(one: Rollout, other: Rollout, until_ns: int) -> str | Non
     return None
 
 
-def cross(plan: Plan, setting: Setting, seed: int, gaps: list[NDArray[np.int32]]) -> Placements:
+def cross(plan: Plan, setting: Setting, seed: int, made: list[Placements]) -> Placements:
     """The schedules made on every seed's trace, replayed on this seed's: row t is the one made on trace t."""
     sidecar = load(plan, setting, seed, setting.worlds.workload(seed))
+    if setting.peers is not None:
+        return _priced(setting.peers, sidecar, [setting.peers.read(p)[0] for p in made], setting.slos)
+    gaps = [p.rows()[0] for p in made]
     lengths = np.array([len(g) for g in gaps], np.int32)
     flat = np.concatenate(gaps)
     return Placements(lengths, flat, costs(sidecar, gaps, setting.corridor, setting.slos))

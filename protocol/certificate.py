@@ -18,9 +18,11 @@ from protocol.evidence import POLICY, UNIFORM, SeedEvidence
 from protocol.gates.envelope import Measured, envelope_gate, measure
 from protocol.gates.integrity import integrity_gate
 from protocol.gates.load_match import load_match_gate
+from protocol.gates.peers import peer_progress_gate
 from protocol.gates.progress import progress_gate
 from protocol.gates.result import GateResult
 from protocol.gates.transfer import transfer_gate
+from protocol.peers import Merging, Peers
 from protocol.slo import Slo
 from protocol.stats.multiplicity import holm
 from protocol.trace import NS_PER_S
@@ -58,16 +60,21 @@ def assess(head: Mapping[str, Any], evidence: Sequence[SeedEvidence]) -> Json:
         for e in mine:
             _check_arms(e, len(regime["slos"]), settings["draws"], most is not None)
         corridor = Corridor(**regime["corridor"])
-        regimes.append({**regime, "seeds": [_seed_summary(e, corridor) for e in mine]})
+        peers = peers_of(regime)
+        summaries = [_seed_summary(e, corridor) if peers is None else _peer_summary(e, peers) for e in mine]
+        regimes.append({**regime, "seeds": summaries})
         for index, text in enumerate(regime["slos"]):
             slo = Slo.parse(text)
             measured = measure(mine, index, corridor, regime["islands"], settings["root_seed"], settings["alpha"], most)
             gates = [
-                integrity_gate(mine, corridor, planner=kind == "planner", recorded=kind == "recorded"),
+                integrity_gate(mine, corridor, planner=kind == "planner", recorded=kind == "recorded", peers=peers),
                 transfer_gate(regime["sidecar"].get("calibration"), settings["alpha"]),
                 load_match_gate(mine, slo, index),
             ]
-            gates.append(progress_gate(mine, corridor, regime["tokens_per_step"]))
+            tokens = regime["tokens_per_step"]
+            gates.append(
+                progress_gate(mine, corridor, tokens) if peers is None else peer_progress_gate(mine, peers, tokens)
+            )
             claims.append((regime["name"], text, gates, measured))
     adjusted = holm([measured.p for *_, measured in claims], settings["alpha"]).adjusted
     written = []
@@ -86,6 +93,16 @@ def assess(head: Mapping[str, Any], evidence: Sequence[SeedEvidence]) -> Json:
         "tier": tier,
         "sentence": _sentence(verdict, tier, written, head),
     }
+
+
+def peers_of(regime: Mapping[str, Any]) -> Peers | None:
+    """How the islands of a regime, as a head describes it, merge as peers; None where all merge together."""
+    if "peer" not in regime:
+        return None
+    table: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in regime["peer"].items()}
+    merging = Merging(**table)
+    merging.validate(f"{regime['name']}, peer", regime["islands"])
+    return Peers(Corridor(**regime["corridor"]), merging, regime["islands"])
 
 
 def _check_arms(e: SeedEvidence, n_slos: int, draws: int, sequential: bool) -> None:
@@ -118,6 +135,26 @@ def _seed_summary(e: SeedEvidence, corridor: Corridor) -> Json:
         "forced": e.forced,
         "busy_s": merges * corridor.merge_ns / NS_PER_S,
         "inner_steps": (corridor.horizon_ns - merges * corridor.merge_ns) // corridor.step_ns,
+        "asked": len(e.decided_ns),
+    }
+
+
+def _peer_summary(e: SeedEvidence, peers: Peers) -> Json:
+    """As for merges of all islands; busy seconds add up over islands, and each island's own figures stand beside."""
+    policy = peers.read(e.placed[POLICY])[0]
+    islands = {key: values.tolist() for key, values in peers.by_island(policy).items()}
+    return {
+        "seed": e.seed,
+        "trace_digest": e.trace_digest,
+        "requests": e.n_requests,
+        "prompt_tokens": e.prompt_tokens,
+        "output_tokens": e.output_tokens,
+        "merges": len(policy),
+        "forced": e.forced,
+        "busy_s": sum(islands["busy_ns"]) / NS_PER_S,
+        "inner_steps": sum(islands["inner_steps"]),
+        "bytes": sum(islands["bytes"]),
+        "by_island": islands,
         "asked": len(e.decided_ns),
     }
 

@@ -6,8 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from protocol import seeds
 from protocol.errors import BadInput
+from protocol.stats.envelope import t_interval
 from protocol.stats.multiplicity import holm
+from protocol.stats.randomization import sign_flip
 
 #: Settings that must be equal for certificates to stand in one table.
 MUST_AGREE = ("root_seed", "draws", "sequential", "control_draws", "alpha", "min_effect_pp")
@@ -57,6 +62,70 @@ def compare(certificates: Mapping[str, Mapping[str, Any]]) -> list[Compared]:
         )
         for (name, claim), p in zip(claims, adjusted, strict=True)
     ]
+
+
+@dataclass(frozen=True)
+class Paired:
+    """One scheduler against another on the same traces.
+
+    gain_pp : mean over seeds of (sync-excess violations of `other` - those of `scheduler`); positive is better.
+    interval_pp : t over seeds, at `level`.  p : one-sided sign flips over seeds.  exchanged : what both did on all
+    seeds together, as {what: (scheduler, other)}.
+    """
+
+    scheduler: str
+    other: str
+    regime: str
+    slo: str
+    gain_pp: float
+    interval_pp: tuple[float, float] | None
+    level: float
+    p: float | None
+    n_seeds: int
+    exchanged: Mapping[str, tuple[float, float]]
+
+
+def paired(certificates: Mapping[str, Mapping[str, Any]], level: float = 0.95) -> list[Paired]:
+    """The first of two certificates against the second, seed by seed; neither need have passed.
+
+    Raises BadInput as `compare` does, when there are not two, and when a claim has no values by seed.
+    """
+    if len(certificates) != 2:
+        raise BadInput("compare, paired", f"{len(certificates)} certificates", "two")
+    compare(certificates)
+    (name, one), (other_name, other) = certificates.items()
+    found = []
+    for mine, its in zip(one["claims"], other["claims"], strict=True):
+        policy = []
+        for folder, claim in ((name, mine), (other_name, its)):
+            rows = claim["envelope"].get("per_seed") or ()
+            if not rows:
+                raise BadInput(f"{folder}, {claim['regime']}", "no values by seed", "a claim with an envelope")
+            policy.append(np.array([row["policy"] for row in rows], np.float64))
+        gains = policy[1] - policy[0]
+        interval = t_interval(gains, level)
+        root = seeds.generator(one["settings"]["root_seed"], "test", "paired", mine["regime"], mine["slo"])
+        regimes = [next(r for r in c["regimes"] if r["name"] == mine["regime"]) for c in (one, other)]
+        found.append(
+            Paired(
+                scheduler=one["contender"]["name"],
+                other=other["contender"]["name"],
+                regime=mine["regime"],
+                slo=mine["slo"],
+                gain_pp=float(gains.mean()),
+                interval_pp=None if interval is None else (interval.lower, interval.upper),
+                level=level,
+                p=sign_flip(-gains, root).pvalue,
+                n_seeds=len(gains),
+                exchanged={
+                    key: (float(total[0]), float(total[1]))
+                    for key in ("merges", "bytes", "busy_s", "inner_steps")
+                    if all(key in seed for r in regimes for seed in r["seeds"])
+                    for total in [[sum(seed[key] for seed in r["seeds"]) for r in regimes]]
+                },
+            )
+        )
+    return found
 
 
 def _verdict(own: str, p: float | None, alpha: float) -> str:

@@ -30,6 +30,8 @@ UNIFORM, PERMUTED, SHIFTED, OPTIMUM, CROSSED = (
     "optimum",
     "crossed",
 )
+#: Controls of peer schedules: the policy's own partners at other times, and other partners at its own times.
+TIMING, PARTNERS = "own-partners-retimed", "own-times-repartnered"
 #: The raw files of an output folder: what was asked, and what was measured.
 ASKED = "asked.json"
 TABLES = ("decisions.parquet", "placements.parquet", "requests.parquet", "seeds.parquet")
@@ -41,11 +43,15 @@ class Placements:
 
     lengths : int32, shape (n,), merges of each schedule.  gaps : int32, shape (sum of lengths,).
     violations : int64, shape (n, n_slos), requests that missed each SLO.
+    sizes : int32, shape (sum of lengths,), participants of each merge; members : int32, shape (sum of sizes,), who
+        they are.  None where all islands merge.  Gaps of peer schedules lie between the starts of successive merges.
     """
 
     lengths: NDArray[np.int32]
     gaps: NDArray[np.int32]
     violations: NDArray[np.int64]
+    sizes: NDArray[np.int32] | None = None
+    members: NDArray[np.int32] | None = None
 
     def __post_init__(self) -> None:
         for column in ("lengths", "gaps"):
@@ -57,6 +63,12 @@ class Placements:
             raise BadInput(
                 "placements", f"{len(self.gaps)} gaps, {len(self.violations)} costs", "as many as the lengths say"
             )
+        if self.sizes is not None and self.members is not None:
+            for column in ("sizes", "members"):
+                object.__setattr__(self, column, whole("placements", column, getattr(self, column), "i4"))
+            if len(self.sizes) != len(self.gaps) or self.sizes.sum() != len(self.members):
+                found = f"{len(self.sizes)} groups with {len(self.members)} members for {len(self.gaps)} merges"
+                raise BadInput("placements", found, "one group a merge")
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -68,7 +80,7 @@ class Placements:
 
     def joined(self, more: Placements) -> Placements:
         """These schedules, then those."""
-        parts = ("lengths", "gaps", "violations")
+        parts = ("lengths", "gaps", "violations", *(("sizes", "members") if self.sizes is not None else ()))
         return Placements(*(np.concatenate([getattr(self, p), getattr(more, p)]) for p in parts))
 
     def rows(self) -> list[NDArray[np.int32]]:
@@ -107,6 +119,7 @@ class SeedEvidence:
 def write(evidence: Sequence[SeedEvidence], folder: Path) -> list[str]:
     """Write the raw files into `folder`; returns their names.  Same evidence, same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
+    peers = any(p.sizes is not None for e in evidence for p in e.placed.values())
     tables = {
         "seeds.parquet": _seeds_table(evidence),
         "decisions.parquet": pa.concat_tables(
@@ -116,7 +129,7 @@ def write(evidence: Sequence[SeedEvidence], folder: Path) -> list[str]:
             [_labelled(e, len(m), arm=arm, table=m.to_table()) for e in evidence for arm, m in e.requests.items()]
         ),
         "placements.parquet": pa.concat_tables(
-            [_placement_table(e, arm, p) for e in evidence for arm, p in e.placed.items()]
+            [_placement_table(e, arm, p, peers) for e in evidence for arm, p in e.placed.items()]
         ),
     }
     for name, table in tables.items():
@@ -154,6 +167,7 @@ def _rebuilt(tables: Mapping[str, pa.Table]) -> list[SeedEvidence]:
                 t["gaps"].combine_chunks().value_lengths().to_numpy(),
                 t["gaps"].combine_chunks().flatten().to_numpy(),
                 t["violations"].combine_chunks().flatten().to_numpy().reshape(len(t), -1),
+                *_groups(t),
             )
             for arm, t in placements.get(key, {}).items()
         }
@@ -168,6 +182,19 @@ def _rebuilt(tables: Mapping[str, pa.Table]) -> list[SeedEvidence]:
             )
         )
     return found
+
+
+def _groups(table: pa.Table) -> tuple[NDArray[np.int32] | None, NDArray[np.int32] | None]:
+    """Sizes and members of the merges; None for a regime in which all islands merge."""
+    if "groups" not in table.column_names:
+        return None, None
+    merges = table["groups"].combine_chunks()
+    if len(merges.flatten()) == 0 and len(table["gaps"].combine_chunks().flatten()):
+        return None, None
+    if (merges.value_lengths().to_numpy() != table["gaps"].combine_chunks().value_lengths().to_numpy()).any():
+        raise BadInput("placements", "a schedule with more or fewer groups than merges", "one group a merge")
+    groups = merges.flatten()
+    return groups.value_lengths().to_numpy(), groups.flatten().to_numpy()
 
 
 def _labels(e: SeedEvidence, n: int) -> dict[str, pa.Array]:
@@ -192,7 +219,8 @@ def _labelled(
     return pa.table(data)
 
 
-def _placement_table(e: SeedEvidence, arm: str, p: Placements) -> pa.Table:
+def _placement_table(e: SeedEvidence, arm: str, p: Placements, peers: bool) -> pa.Table:
+    """peers : some regime of the campaign names participants, so every row has the column for them."""
     offsets = np.concatenate([[0], np.cumsum(p.lengths)]).astype(np.int32)
     slos = p.violations.shape[1]
     costs = np.arange(0, len(p) * slos + 1, slos, dtype=np.int32)
@@ -201,6 +229,11 @@ def _placement_table(e: SeedEvidence, arm: str, p: Placements) -> pa.Table:
     data["draw"] = pa.array(np.arange(len(p), dtype=np.int32))
     data["gaps"] = pa.ListArray.from_arrays(offsets, pa.array(p.gaps))
     data["violations"] = pa.ListArray.from_arrays(costs, pa.array(p.violations.ravel()))
+    if peers:
+        sizes, members = (np.empty(0, np.int32) if x is None else x for x in (p.sizes, p.members))
+        edges = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+        merges = pa.ListArray.from_arrays(edges, pa.array(members.astype(np.int16)))
+        data["groups"] = pa.ListArray.from_arrays(offsets if p.sizes is not None else offsets * 0, merges)
     return pa.table(data)
 
 
@@ -231,7 +264,10 @@ def _read_table(path: Path) -> pa.Table:
         raise BadInput(str(path), f"an unreadable file ({str(error).splitlines()[0]})", "Parquet") from None
     for name in table.column_names:
         values = table[name].combine_chunks()
-        inner = values.flatten().null_count if pa.types.is_list(values.type) else 0
+        inner, part = 0, values
+        while pa.types.is_list(part.type):
+            part = part.flatten()
+            inner += part.null_count
         if values.null_count + inner and name not in ("corridor_violation", "replay_difference"):
             raise BadInput(f"{path}, {name}", "an empty cell", "a value in every row")
     return table

@@ -17,8 +17,9 @@ from protocol.corridor import Corridor
 from protocol.errors import BadInput
 from protocol.files import canonical_json
 from protocol.learner import ModelledLearner
+from protocol.peers import OWN, Merging, Peers
 from protocol.slo import Slo
-from protocol.trace import seconds_to_ns
+from protocol.trace import NS_PER_S, seconds_to_ns
 
 STEADY, PERIODIC, APERIODIC = "steady", "bursts-periodic", "bursts-aperiodic"
 PROCESSES = (STEADY, PERIODIC, APERIODIC)
@@ -130,6 +131,8 @@ class Regime:
         that the aftermath of the last merge is measured like that of the others.
     step_s : seconds an inner step takes (the pace).  merge_s : seconds a merge occupies its islands.
     planner_budget : merges that an offline planner is given.
+    peer : what groups of islands that merge on their own send over which network; None where all islands merge.  With
+        it, `merge_s` follows from the network.
     sidecar : name of a shipped simulated model; sidecar_overrides : its parameters that this regime changes.
     """
 
@@ -155,6 +158,7 @@ class Regime:
     planner_budget: int = 16
     sidecar: str = "reference"
     sidecar_overrides: Mapping[str, float] = field(default_factory=dict)
+    peer: Merging | None = None
     source: str = field(default="regime", compare=False)
 
     def __post_init__(self) -> None:
@@ -180,6 +184,8 @@ class Regime:
         _between(where, "horizon_s", self.horizon_s, 1.0, 1e6)
         _between(where, "cooldown_s", self.cooldown_s, 0.0, 1e6)
         _between(where, "islands", self.islands, 1, 1024)
+        if self.peer is not None:
+            self._check_peer(self.peer)
         _between(where, "step_s", self.step_s, 1e-6, 1e4)
         _between(where, "merge_s", self.merge_s, 1e-3, 1e4)
         _between(where, "decision_steps", self.decision_steps, 1, 1_000_000)
@@ -192,6 +198,17 @@ class Regime:
         _between(where, "planner_budget", self.planner_budget, 1, 1_000_000)
         for key, value in self.sidecar_overrides.items():
             _between(where, f"sidecar.{key}", value, -math.inf, math.inf)
+
+    def _check_peer(self, peer: Merging) -> None:
+        peer.validate(f"{self.source}, peer", self.islands)
+        object.__setattr__(self, "merge_s", peer.longest_ns(self.islands) / NS_PER_S)
+        if self.h_max - self.h_min < self.decision_steps:
+            found = f"{self.h_max - self.h_min} steps between h_min and h_max"
+            raise BadInput(f"{self.source}, corridor", found, f"at least decision_steps, {self.decision_steps}")
+        for label, signal in (("network", self.network), ("checkpoint", self.checkpoint)):
+            if signal.follows == BUSY and peer.bursts == OWN:
+                where = f"{self.source}, pressure.{label}.follows"
+                raise BadInput(where, "'busy' where each sidecar has bursts of its own", "another signal")
 
     @classmethod
     def names(cls) -> list[str]:
@@ -226,9 +243,11 @@ class Regime:
             "regime": (_REGIME_KEYS, flat),
             "pace": (_PACE_KEYS, flat),
         }
-        _known(source, raw, {*sections, "arrivals", "tokens", "pressure", "learner", "sidecar"})
+        _known(source, raw, {*sections, "arrivals", "tokens", "pressure", "learner", "sidecar", "peer"})
         for section, (keys, into) in sections.items():
             into |= _typed(f"{source}, {section}", _table(source, raw, section), keys)
+        if "peer" in raw and "merge_s" in flat:
+            raise BadInput(f"{source}, pace.merge_s", "a value beside [peer]", "none: it follows from the network")
         tokens = _table(source, raw, "tokens")
         _known(f"{source}, tokens", tokens, {"prompt", "output"})
         pressure = _table(source, raw, "pressure", optional=True)
@@ -250,6 +269,7 @@ class Regime:
             checkpoint=_build(source, "pressure.checkpoint", Pressure, pressure.get("checkpoint", {})),
             sidecar=model,
             sidecar_overrides=overrides,
+            peer=_build(source, "peer", Merging, raw["peer"]) if "peer" in raw else None,
         )
 
     def replace(self, **overrides: Any) -> Regime:
@@ -270,9 +290,13 @@ class Regime:
             seconds_to_ns(self.horizon_s),
         )
 
+    def peers(self) -> Peers | None:
+        return None if self.peer is None else Peers(self.corridor(), self.peer, self.islands)
+
     def describe(self) -> dict[str, Any]:
         """Every field as plain values, defaults filled in: what the digest covers and the certificate records."""
-        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "source"}
+        left_out = {"source"} if self.peer is not None else {"source", "peer"}
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in left_out}
         return {key: _plain(value) for key, value in plain.items()}
 
     @property

@@ -27,7 +27,8 @@ class Rollout:
 
     decided_ns : int64, shape (n,), times at which it was asked.  merged : bool, shape (n,), its answers.
     forced : bool, shape (K,), merges that H_max imposed.  measurements : rows as the sidecar served them
-    while the decisions were taken, None when the loop stopped early.
+    while the decisions were taken, None when the loop stopped early.  groups : participants of each merge, None where
+    all islands merge.
     """
 
     schedule: Schedule
@@ -35,9 +36,10 @@ class Rollout:
     merged: NDArray[np.bool_]
     forced: NDArray[np.bool_]
     measurements: Measurements | None
+    groups: tuple[tuple[int, ...], ...] | None = None
 
 
-class _Arrivals:
+class Arrivals:
     """Counts per full second of the horizon; only a prefix is ever shown."""
 
     def __init__(self, trace: RequestTrace, horizon_ns: int) -> None:
@@ -56,7 +58,7 @@ class ControlLoop:
 
     def __init__(self, workload: Workload, corridor: Corridor, learner: Learner) -> None:
         self.workload, self.corridor, self.learner = workload, corridor, learner
-        self._arrivals = _Arrivals(workload.trace, corridor.horizon_ns)
+        self._arrivals = Arrivals(workload.trace, corridor.horizon_ns)
         self._base_ns = self._base_steps = 0
         self._gap = corridor.gap_min
         self.merges = 0
@@ -158,7 +160,7 @@ def ask(run: SchedulerRun, seen: Observation) -> bool:
 def _observe(
     serving: tuple[ServingState, ...],
     workload: Workload,
-    arrivals: _Arrivals,
+    arrivals: Arrivals,
     corridor: Corridor,
     learner: Learner,
     now_ns: int,
@@ -178,6 +180,26 @@ def _observe(
         )
         for s in serving
     )  # fmt: skip
+    return observation(
+        islands, arrivals, corridor, now_ns, merges_so_far,
+        steps=steps, loss=loss, loss_reduction=reduction, tokens=tokens, staleness_s=staleness_s,
+    )  # fmt: skip
+
+
+def observation(
+    islands: tuple[IslandObservation, ...],
+    arrivals: Arrivals,
+    corridor: Corridor,
+    now_ns: int,
+    merges_so_far: int,
+    *,
+    steps: int,
+    loss: float,
+    loss_reduction: float,
+    tokens: int,
+    staleness_s: float,
+) -> Observation:
+    """The fleet from its islands; all that is not named here adds them up or takes their mean."""
     second = now_ns // NS_PER_S
     return Observation(
         time_s=now_ns / NS_PER_S,
@@ -189,17 +211,17 @@ def _observe(
         merge_s=corridor.merge_ns / NS_PER_S,
         merges_so_far=merges_so_far,
         loss=loss,
-        loss_reduction=reduction,
+        loss_reduction=loss_reduction,
         tokens=tokens,
         staleness_s=staleness_s,
-        network_pressure=network,
-        serving_pressure=sum(s.serving_pressure for s in serving) / len(serving),
-        checkpoint_pressure=checkpoint,
-        in_flight=sum(s.in_flight for s in serving),
-        queued=sum(s.queued for s in serving),
-        completed=sum(s.completed for s in serving),
-        recent_e2e_s=_mean([s.recent_e2e_s for s in serving]),
-        recent_ttft_s=_mean([s.recent_ttft_s for s in serving]),
+        network_pressure=islands[0].network_pressure,
+        serving_pressure=sum(i.serving_pressure for i in islands) / len(islands),
+        checkpoint_pressure=islands[0].checkpoint_pressure,
+        in_flight=sum(i.in_flight for i in islands),
+        queued=sum(i.queued for i in islands),
+        completed=sum(i.completed for i in islands),
+        recent_e2e_s=_mean([i.recent_e2e_s for i in islands]),
+        recent_ttft_s=_mean([i.recent_ttft_s for i in islands]),
         arrivals_per_s=arrivals.requests[:second],
         prompt_tokens_per_s=arrivals.prompt_tokens[:second],
         islands=islands,

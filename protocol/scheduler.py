@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 class IslandObservation:
     """One island and its sidecar, as known at the time of a decision."""
 
+    #: Of an island that merges as a peer: since the end of its group's last merge, 0 until then.
     steps_since_merge: int
     #: Current training loss, and how much it fell since the island's last merge (>= 0).
     loss: float
@@ -80,7 +81,11 @@ class Observation:
 
 @dataclass(frozen=True)
 class Decision:
-    """Merge now or wait.  `groups` names who merges with whom; None means all islands together."""
+    """Merge now or wait.  `groups` names who merges with whom; None means all islands together.
+
+    Only a regime in which islands merge as peers takes other groups than all islands; there a group has an even number
+    of islands that have done H_min steps, and None means all that have.
+    """
 
     merge: bool
     groups: tuple[tuple[int, ...], ...] | None = None
@@ -90,6 +95,8 @@ class Decision:
 @runtime_checkable
 class Scheduler(Protocol):
     """Causal scheduler; called at each decision step from H_min on, forced to merge at H_max.
+
+    Where islands merge as peers, it is called when some island has done H_min steps, at H_max as well.
 
     The constructor may take `rng` (a seeded numpy Generator); any other source of entropy fails the
     determinism gate.

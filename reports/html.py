@@ -58,7 +58,7 @@ def write_report(
             probes=[{"regime": e.regime, "seed": e.seed, **vars(p)} for e in evidence for p in e.probes],
             overview=inline_svg(figures.get(fmt.OVERVIEW), fmt.OVERVIEW, "Placement gain of every claim"),
             needed=reading.next_tier(certificate),
-            recompute=reading.RECOMPUTE,
+            recompute=reading.recompute(certificate),
         )
     )
     write_text(path, page)

@@ -56,6 +56,32 @@ RECOMPUTE = (
      "each re-run: its kind, from when on the future was altered, and the first decision that differed"),
 )  # fmt: skip
 
+#: What replaces rows of RECOMPUTE, by their first cell, where islands merge as peers.
+_PEERS = {
+    "Realised merges, busy seconds": (
+        "Realised merges, busy seconds, bytes", "placements.parquet: arm policy; gaps, groups",
+        "number of gaps.  A gap counts decisions between the starts of successive merges (first: from time 0), groups "
+        "names each merge's islands; what a group sends and for how long it is busy follows from the table peer of the "
+        "regime"),
+    "Own gaps permuted, own schedule shifted": (
+        "Own groups at other times, own times with other partners",
+        "placements.parquet: arms own-partners-retimed, own-times-repartnered",
+        "the same two tests against these draws"),
+    "Gain captured": ("Gain captured", "none", "unknown: no exact optimum of peer schedules is at hand"),
+}  # fmt: skip
+
+
+def recompute(certificate: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """RECOMPUTE, and what stands in its place in regimes whose islands merge as peers."""
+    peers = ["peer" in regime for regime in certificate["regimes"]]
+    rows = []
+    for row in RECOMPUTE:
+        if not all(peers) or row[0] not in _PEERS:
+            rows.append(row)
+        if any(peers) and row[0] in _PEERS:
+            rows.append(_PEERS[row[0]])
+    return rows
+
 
 def next_tier(certificate: Mapping[str, Any]) -> list[str]:
     """What a higher tier would need, and what in this certificate stands in its way."""

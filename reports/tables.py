@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.files import write_text
+from protocol.trace import NS_PER_S
 from reports import format as fmt
 
 Row = Mapping[str, Any]
@@ -44,11 +45,16 @@ class Table:
 def write_tables(certificate: Mapping[str, Any], folder: Path) -> list[Path]:
     """Write claims, gates and per-seed tables as .tex, .md and .csv; returns the files, sorted.
 
+    Where islands merge as peers, also what each island did.
+
     The LaTeX needs the packages booktabs and longtable, and UTF-8 input.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for table in (claims_table(certificate), gates_table(certificate), seeds_table(certificate)):
+    tables = [claims_table(certificate), gates_table(certificate), seeds_table(certificate)]
+    if any("peer" in regime for regime in certificate["regimes"]):
+        tables.append(islands_table(certificate))
+    for table in tables:
         for suffix, render in (("tex", to_latex), ("md", to_markdown), ("csv", to_csv)):
             path = folder / f"{table.name}.{suffix}"
             write_text(path, render(table))
@@ -130,6 +136,31 @@ def seeds_table(certificate: Mapping[str, Any]) -> Table:
             {"regime": claim["regime"], "slo": claim["slo"], **seed}
             for claim in certificate["claims"]
             for seed in (claim["envelope"] or {}).get("per_seed", ())
+        ],
+    )
+
+
+def islands_table(certificate: Mapping[str, Any]) -> Table:
+    """One row a seed and island of the regimes whose islands merge as peers."""
+    return Table(
+        "islands",
+        "What each island did: merges, time busy merging, bytes sent and inner steps.",
+        (
+            _text("regime"),
+            _column("Seed", "seed", fmt.count),
+            _column("Island", "island", fmt.count),
+            _column("Merges", "merges", fmt.count),
+            _column("Busy (s)", "busy_s", lambda v: fmt.fixed(v, 1)),
+            Column("Sent (GB)", lambda row: fmt.fixed(row["bytes"] / 1e9), {"bytes": _get("bytes")}),
+            _column("Inner steps", "inner_steps", fmt.count),
+        ),
+        [
+            {"regime": r["name"], "seed": s["seed"], "island": i, "busy_s": s["by_island"]["busy_ns"][i] / NS_PER_S}
+            | {key: s["by_island"][key][i] for key in ("merges", "bytes", "inner_steps")}
+            for r in certificate["regimes"]
+            if "peer" in r
+            for s in r["seeds"]
+            for i in range(r["islands"])
         ],
     )
 

@@ -68,6 +68,8 @@ def same(a: SeedEvidence, b: SeedEvidence) -> bool:
             for arm in one:
                 for column in fields(kind):
                     x, y = getattr(one[arm], column.name), getattr(other[arm], column.name)
+                    if x is None and y is None:  # no participants: all islands merge
+                        continue
                     if not (np.array_equal(x, y) and x.dtype == y.dtype and x.shape == y.shape):
                         return False
         elif isinstance(one, np.ndarray):

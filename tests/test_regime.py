@@ -43,7 +43,7 @@ tokens_per_step = 10
 
 
 def test_the_five_of_the_papers_are_shipped() -> None:
-    assert Regime.names() == FIVE
+    assert Regime.names() == sorted([*FIVE, "islands-offset"])
     regimes = [Regime.load(name) for name in FIVE]
     assert [r.name for r in regimes] == FIVE
     assert len({r.digest for r in regimes}) == 5
@@ -191,3 +191,39 @@ def test_every_mistake_is_one_line_that_names_it(old: str, new: str, message: st
     text = str(problem.value)
     assert re.search(message, text), text
     assert "\n" not in text
+
+
+PEER = """
+[peer]
+payload_bytes = 1000
+bandwidth = [500.0]
+"""
+
+
+def test_a_peer_regime_gets_its_merge_time_from_the_network() -> None:
+    text = MINIMAL.replace("[pace]", "islands = 4\n[pace]") + PEER
+    regime = Regime.parse(text, "mine.toml")
+    peers = regime.peers()
+    assert peers is not None and regime.merge_s == 3.0 and regime.corridor().merge_ns == 3 * 10**9  # 2 (3/4) 1000 / 500
+    assert regime.describe()["peer"]["bandwidth"] == [500.0]
+    assert Regime.parse(text.replace("500.0", "400.0"), "mine.toml").digest != regime.digest
+    assert "peer" not in Regime.load("ordinary").describe() and Regime.load("ordinary").peers() is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("islands = 4", "islands = 3"), "an even number of islands"),
+        (("[pace]", "[pace]\nmerge_s = 8"), "merge_s: found a value beside \\[peer\\]"),
+        (("payload_bytes", "payload"), "unknown key 'payload'; .*did you mean payload_bytes"),
+        (("[500.0]", "[]"), "bandwidth"),
+        (("[peer]", '[pressure.network]\nfollows = "busy"\n[peer]\nbursts = "own"'), "'busy'"),
+    ],
+)
+def test_peer_tables_are_checked(change: tuple[str, str], message: str) -> None:
+    bursts = 'process = "bursts-periodic"\nbusy_rate_per_s = 9\nbusy_s = 5\nquiet_s = 5'
+    text = MINIMAL.replace("[pace]", "islands = 4\n[pace]").replace('process = "steady"', bursts) + PEER
+    assert Regime.parse(text, "mine.toml").peer
+    with pytest.raises(BadInput, match=message) as caught:
+        Regime.parse(text.replace(*change), "mine.toml")
+    assert "mine.toml" in str(caught.value) and "\n" not in str(caught.value)

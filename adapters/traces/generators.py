@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.peers import OWN
 from protocol.regime import APERIODIC, BUSY, CONSTANT, PERIODIC, WAVE, Arrivals, Lengths, Pressure, Regime
 from protocol.trace import NS_PER_S, RequestTrace, StepFunction, Workload, seconds_to_ns
 
@@ -31,13 +32,16 @@ class Spells:
 def workload(regime: Regime, rng: np.random.Generator) -> Workload:
     """One seed's world, `horizon_s + cooldown_s` long.
 
-    The spells are common to all islands (they model the service's users); each island has its own arrivals.
+    The spells are common to all islands (they model the service's users) unless the regime gives each its own; each
+    island has its own arrivals.
     """
     end_s = regime.horizon_s + regime.cooldown_s
     busy = spells(regime.arrivals, end_s, rng)
     arrival, island = [], []
+    own_bursts = regime.peer is not None and regime.peer.bursts == OWN
     for i in range(regime.islands):
-        times = arrivals_s(regime.arrivals, busy, end_s, rng)
+        mine = spells(regime.arrivals, end_s, rng) if own_bursts else busy
+        times = arrivals_s(regime.arrivals, mine, end_s, rng)
         arrival.append(np.floor(times * NS_PER_S).astype(np.int64))
         island.append(np.full(len(times), i, np.int16))
     arrival_ns, of_island = np.concatenate(arrival), np.concatenate(island)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from protocol.compare import compare
+from protocol.compare import compare, paired
 from protocol.verify import read_certificate
-from reports.format import p_value, pp
+from reports.format import interval, p_text, p_value, pp
 
 
 def register(app: typer.Typer) -> None:
@@ -24,9 +24,17 @@ def compare_command(
     folders: Annotated[
         list[Path], typer.Argument(help="output folders of `protocol certify`, made with equal settings")
     ],
+    pair: Annotated[
+        bool, typer.Option("--paired", help="the gain of the first of two over the second, seed by seed")
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Compare schedulers: Holm over all their claims; exit 0 when some claim still passes, 1 when none does."""
+    """Compare schedulers: Holm over all their claims; exit 0 when some claim still passes, 1 when none does.
+
+    With --paired, exit 0 when the lower limit of some gain is above 0.
+    """
+    if pair:
+        _paired(folders, json_)
     rows = compare({str(folder): read_certificate(folder) for folder in folders})
     if json_:
         typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
@@ -39,3 +47,20 @@ def compare_command(
             table.add_row(row.scheduler, row.regime, row.slo, gain, alone, overall, row.verdict)
         Console(highlight=False).print(table)
     raise typer.Exit(0 if any(row.verdict == "PASS" for row in rows) else 1)
+
+
+def _paired(folders: list[Path], json_: bool) -> NoReturn:
+    rows = paired({str(folder): read_certificate(folder) for folder in folders})
+    if json_:
+        typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
+    for row in [] if json_ else rows:
+        limits = "no interval" if row.interval_pp is None else interval(row.interval_pp)
+        typer.echo(
+            f"{row.regime}, {row.slo}: {row.scheduler} gains {pp(row.gain_pp, sign=True)} over {row.other}, "
+            f"{100 * row.level:g} % interval {limits} (t over {row.n_seeds} seeds), sign flip {p_text(row.p)}"
+        )
+        for what, (one, other) in row.exchanged.items():
+            typer.echo(
+                f"  {what.replace('_', ' ')}: {one:.15g} and {other:.15g}{'' if one == other else ' (not equal)'}"
+            )
+    raise typer.Exit(0 if any(row.interval_pp is not None and row.interval_pp[0] > 0 for row in rows) else 1)

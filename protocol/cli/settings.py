@@ -158,6 +158,7 @@ def setting_of(regime: Regime, worlds: Worlds, slos: Sequence[str] | None) -> Se
         slos=tuple(Slo.parse(text) for text in dict.fromkeys(slos or (regime.slo,))),
         n_seeds=regime.seeds,
         planner_budget=regime.planner_budget,
+        peers=regime.peers(),
     )
 
 

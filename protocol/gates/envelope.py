@@ -11,7 +11,18 @@ from numpy.typing import NDArray
 
 from protocol import seeds
 from protocol.corridor import Corridor
-from protocol.evidence import CROSSED, NO_SYNC, OPTIMUM, PERMUTED, POLICY, SHIFTED, UNIFORM, SeedEvidence
+from protocol.evidence import (
+    CROSSED,
+    NO_SYNC,
+    OPTIMUM,
+    PARTNERS,
+    PERMUTED,
+    POLICY,
+    SHIFTED,
+    TIMING,
+    UNIFORM,
+    SeedEvidence,
+)
 from protocol.gates.result import Check, GateResult
 from protocol.stats.envelope import Envelope, envelope
 from protocol.stats.randomization import crossed
@@ -23,12 +34,16 @@ from protocol.trace import NS_PER_S
 SEQUENTIAL_ALPHA = 0.05
 UNRELATED, PLACEBO = "unrelated-trace", "placebo"
 
+#: Of peer schedules, the matched draws keep more than the number of merges.
+_PEERS = "same sizes of merges, and merges, busy time and bytes of each island, at random: better than chance?"
 #: What each control keeps of the policy's schedule, and the question that the rest answers.
 QUESTIONS = {
     UNIFORM: "same number of merges, uniform over the corridor: better than chance?",
     PERMUTED: "own gaps in random order: does the order of the gaps matter?",
     SHIFTED: "own schedule moved in time: does its phase matter?",
     UNRELATED: "own schedules exchanged between traces: do they follow the load?",
+    TIMING: "own groups at other times: does the timing matter?",
+    PARTNERS: "own times with partners exchanged: does it matter who merges with whom?",
     PLACEBO: "schedules made on other traces against uniform draws: is there a gain without looking?",
 }
 
@@ -147,6 +162,7 @@ def measure(
     gain_requests = np.mean((tests.draw_mean - tests.policy) * requests / 100) if len(tests.policy) else np.nan
     span_s = corridor.horizon_ns / NS_PER_S
     total = merges.sum()
+    peers = any(TIMING in e.placed for e in evidence)
     per_merge = (
         (float((policy * requests).sum() / 100 / total), float((tests.draw_mean * requests).sum() / 100 / total))
         if total and len(tests.draw_mean)
@@ -164,7 +180,7 @@ def measure(
         optimum_pp=best,
         per_merge=per_merge,
         requests_saved=float(gain_requests * 600 / span_s / islands),
-        controls=tuple(_controls(policy, exchanged, tests, independence, excess, stream, alpha)),
+        controls=tuple(_controls(policy, exchanged, tests, independence, excess, stream, alpha, peers)),
     )
 
 
@@ -211,10 +227,13 @@ def _controls(
     excess: Callable[[str], list[NDArray[np.float64]]],
     stream: Callable[[str], np.random.Generator],
     alpha: float,
+    peers: bool,
 ) -> list[dict[str, Any]]:
     """The controls side by side; only the uniform draws and the exchange between traces decide."""
     found = [_control(UNIFORM, tests.gain, tests.pvalue, tests.n_seeds * tests.n_draws, True, alpha)]
-    for arm in (PERMUTED, SHIFTED):
+    if peers:
+        found[0]["question"] = _PEERS
+    for arm in (TIMING, PARTNERS) if peers else (PERMUTED, SHIFTED):
         draws = excess(arm)
         usable = [i for i, d in enumerate(draws) if len(d) and np.isfinite(d).all()]
         result = envelope(policy[usable], [draws[i] for i in usable], stream(arm), alpha=alpha, min_draws=1)

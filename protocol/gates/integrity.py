@@ -8,17 +8,24 @@ import numpy as np
 
 from protocol.corridor import Corridor
 from protocol.evidence import NO_SYNC, POLICY, UNIFORM, SeedEvidence
+from protocol.gates.peers import budget_check, corridor_check
 from protocol.gates.result import Check, GateResult
 from protocol.measurements import FAILED, REFUSED, SERVED
+from protocol.peers import Peers
 
 
 def integrity_gate(
-    evidence: Sequence[SeedEvidence], corridor: Corridor, planner: bool, recorded: bool = False
+    evidence: Sequence[SeedEvidence],
+    corridor: Corridor,
+    planner: bool,
+    recorded: bool = False,
+    peers: Peers | None = None,
 ) -> GateResult:
     """Corridor, realised budget, causality, determinism, completeness and distinct seeds (SPEC 6, G0).
 
     planner : the schedule comes from something that sees the whole trace.  recorded : it comes from a log of what
-    already happened, which can neither be run again nor be shown another future.
+    already happened, which can neither be run again nor be shown another future.  peers : groups of islands merge on
+    their own, each island in a corridor of its own.
     """
     if not evidence:
         return GateResult("G0", "integrity", (Check("completeness", "undecidable", "no seed was run", n=0),))
@@ -26,7 +33,11 @@ def integrity_gate(
     if unplaced:
         reason = f"seed {unplaced[0]}: not exactly one schedule of the policy"
         return GateResult("G0", "integrity", (Check("completeness", "failed", reason, n=len(evidence)),))
-    checks = [_corridor(evidence, corridor, recorded), _budget(evidence, corridor), _determinism(evidence, recorded)]
+    if peers is not None:
+        checks = [corridor_check(evidence, peers), budget_check(evidence, peers)]
+    else:
+        checks = [_corridor(evidence, corridor, recorded), _budget(evidence, corridor)]
+    checks.append(_determinism(evidence, recorded))
     checks += [_causality(evidence, planner, recorded), _completeness(evidence), distinct_seeds(evidence)]
     return GateResult("G0", "integrity", tuple(checks))
 

@@ -64,6 +64,22 @@ def test_each_fault_is_found(tmp_path: Path, code: str, check: str, level: str) 
     assert found(tmp_path, code).get(check) == level
 
 
+GROUPS = "from protocol.scheduler import Decision\n" + body("n = len(obs.islands); return {}")
+
+
+@pytest.mark.parametrize(
+    ("answer", "level"),
+    [
+        ("Decision(True, ((0, n - 1),)) if n > 1 and obs.queued == 0 else obs.queued == 0", "error"),  # ready or not
+        ("Decision(True, ((0,),)) if n > 1 and obs.queued == 0 else obs.queued == 0", "error"),
+        ("(lambda r: Decision(True, (tuple(r[:2]),)) if len(r) > 1 and obs.queued == 0 else obs.queued == 0 and n < 2)"
+         "([i for i in range(n) if obs.islands[i].steps_since_merge >= obs.h_min])", None),
+    ],
+)  # fmt: skip
+def test_groups_of_islands_that_may_merge(tmp_path: Path, answer: str, level: str | None) -> None:
+    assert found(tmp_path, GROUPS.format(answer)).get("groups") == level
+
+
 def test_slow_decisions(tmp_path: Path) -> None:
     code = "import threading\n" + body("threading.Event().wait(0.012)\n        return obs.queued == 0")
     assert found(tmp_path, code, n_decisions=20) == {"speed": "warning"}

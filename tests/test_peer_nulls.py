@@ -1,0 +1,39 @@
+"""Load-blind peer schedulers are certified in at most 5 % of worlds, by the code that certifies users' schedulers."""
+
+from __future__ import annotations
+
+import joblib
+import pytest
+from scipy import stats
+
+from benchmarks.peer_nulls import AWARE, FAMILIES, certification
+
+ROOT = 31
+
+
+def hits(family: str, n: int, test: str = "certified", jobs: int = 1) -> int:
+    found = joblib.Parallel(n_jobs=jobs)(joblib.delayed(certification)(family, ROOT, k) for k in range(n))
+    return sum(hit[test] for hit in found)
+
+
+def test_blind_pairs_are_rarely_certified_and_load_aware_ones_always() -> None:
+    # Of 20 nulls at 5 %, 5 or more pass once in 400 times; the seed is fixed.
+    assert hits("pairs at a random rate", 20) < 5
+    assert hits(next(iter(AWARE)), 3) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_false_certification_stays_within_five_percent(family: str) -> None:
+    """2,000 worlds a family: rate at most 5 %, and its exact upper limit at most 6.5 %."""
+    count = hits(family, 2000, jobs=2)
+    assert count / 2000 <= 0.05
+    assert stats.binomtest(count, 2000).proportion_ci(0.95, "exact").high <= 0.065
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("test", ["stratified", "load_aware"])
+def test_each_deciding_test_holds_its_level_on_its_own_null(test: str) -> None:
+    """Uniform placements are the null of the draws, and any blind scheduler that of the exchange between traces."""
+    count = hits("a matched draw", 2000, test, jobs=2)
+    assert stats.binomtest(count, 2000, 0.05, "greater").pvalue > 0.001
