@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ class Observed:
     measurements: Measurements
     merges: Schedule
 
-    @property
+    @cached_property
     def trace(self) -> RequestTrace:
         """What was offered; a failed request is offered with one output token, since its length is not known."""
         m = self.measurements

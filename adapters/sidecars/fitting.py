@@ -116,7 +116,7 @@ def _solve(
             "initial_simplex": corners,
             "xatol": 1e-3,
             "fatol": 1e-6,
-            "maxfev": 200 if near else 500,
+            "maxfev": 200 if near else 300,
         }
         x = np.asarray(optimize.minimize(loss, x, method="Nelder-Mead", options=limits_of_search).x)
     return np.clip(x, *bounds)

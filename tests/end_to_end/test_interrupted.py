@@ -57,6 +57,7 @@ def check(protocol: Protocol, small: Path, aware: Path, tmp_path: Path, kills: i
     assert [name for name in one if one[name] != other[name]] == [], left
 
 
+@pytest.mark.slow
 def test_three_kills(protocol: Protocol, small: Path, aware: Path, tmp_path: Path) -> None:
     check(protocol, small, aware, tmp_path, 3)
 
