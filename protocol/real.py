@@ -90,15 +90,13 @@ def run(
                     started, round(time.monotonic() - begun, 3),
                 )  # fmt: skip
                 keep(made)
-                tell(made)
                 tried.append(made)
                 e.replays.append(made)
+                tell(made)
         e.replays.sort(key=lambda r: (r.position, r.attempt))
 
 
-def outstanding(
-    evidence: Sequence[SeedEvidence], root_seed: int, draws: int, attempts: int = ATTEMPTS
-) -> int:
+def outstanding(evidence: Sequence[SeedEvidence], root_seed: int, draws: int, attempts: int = ATTEMPTS) -> int:
     """Replays that are still to be made, if none of them turns out invalid."""
     left = 0
     for e in evidence:
@@ -168,11 +166,6 @@ def summary(evidence: Sequence[SeedEvidence]) -> dict[str, Any]:
 
 def _named(r: Replayed) -> str:
     return f"{r.arm} {r.draw}" if r.arm == UNIFORM else r.arm
-
-
-def seconds(trace_s: float, overhead_s: float, replays: int) -> float:
-    """Estimated duration of some replays, each as long as its trace and what surrounds it."""
-    return replays * (trace_s + overhead_s)
 
 
 def attainable(n_seeds: int, draws: int) -> Mapping[str, float]:

@@ -105,7 +105,7 @@ _PLAIN = {
 
 
 def write(replays: Sequence[Replayed], folder: Path) -> list[str]:
-    """Write both tables; returns their names.  Row k of replays.parquet has the rows of served.parquet with replay k."""
+    """Write both tables; returns their names.  Row k of replays.parquet has the rows of the other with replay = k."""
     columns = {name: pa.array([getattr(r, name) for r in replays], kind) for name, kind in _PLAIN.items()}
     columns["requests"] = pa.array([len(r.measurements) for r in replays], pa.int64())
     for name in ("planned_ns", "ran_ns"):

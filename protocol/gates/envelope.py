@@ -264,12 +264,8 @@ def _replayed_controls(
     alpha: float,
 ) -> list[dict[str, Any]]:
     """The two that decide: the draws as the server served them, and the exchange as it was simulated."""
-    own = [
-        100 * (_violations(e, POLICY, slo)[0] - idle[i]) / e.n_requests for i, e in enumerate(simulated)
-    ]
-    exchange = _control(
-        UNRELATED, _finite(np.mean(exchanged - own)), independence.pvalue, independence.n, True, alpha
-    )
+    own = [100 * (_violations(e, POLICY, slo)[0] - idle[i]) / e.n_requests for i, e in enumerate(simulated)]
+    exchange = _control(UNRELATED, _finite(np.mean(exchanged - own)), independence.pvalue, independence.n, True, alpha)
     exchange["question"] = f"{exchange['question']} (simulated)"
     return [_control(UNIFORM, tests.gain, tests.pvalue, tests.n_seeds * tests.n_draws, True, alpha), exchange]
 
