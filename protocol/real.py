@@ -46,7 +46,7 @@ def units(root_seed: int, regime: str, seed: int, draws: int) -> list[Unit]:
     """The replays of one seed, in the random order in which they run."""
     arms = [*FIXED, *((UNIFORM, draw) for draw in range(draws))]
     order = seeds.generator(root_seed, "replay-order", regime, seed).permutation(len(arms))
-    return [Unit(seed, *arms[k], position) for position, k in enumerate(order.tolist())]
+    return [Unit(seed, arms[k][0], arms[k][1], position) for position, k in enumerate(order.tolist())]
 
 
 def gaps_of(e: SeedEvidence, arm: str, draw: int) -> NDArray[np.int32]:

@@ -13,7 +13,7 @@ from protocol import real
 from protocol.corridor import Corridor
 from protocol.evidence import NO_SYNC, POLICY, UNIFORM, SeedEvidence
 from protocol.gates.load_match import load_match_gate
-from protocol.gates.result import Check, GateResult
+from protocol.gates.result import Check, GateResult, Status
 from protocol.gates.transfer import MIN_RATIO, transfer_gate
 from protocol.measurements import FAILED, REFUSED, SERVED, Measurements
 from protocol.replays import MERGE_WITHIN_NS, NO_SYNC_AGAIN, SENT_SHARE, SENT_WITHIN_NS, Replayed
@@ -214,7 +214,7 @@ def _sent(made: Sequence[Replayed]) -> Check:
         f"at least {100 * worst.sent_share:.2f} % of every replay was sent within {SENT_WITHIN_NS / 1e6:g} ms of "
         f"schedule; delays of all: median {found.get('p50_ms', 0):.2f} ms, p99 {found.get('p99_ms', 0):.2f} ms"
     )
-    status = "passed" if worst.sent_share >= SENT_SHARE else "failed"
+    status: Status = "passed" if worst.sent_share >= SENT_SHARE else "failed"
     return Check("send delay", status, reason, worst.sent_share, SENT_SHARE, len(delays), details=found)
 
 
@@ -230,7 +230,7 @@ def _rate(made: Sequence[Replayed]) -> Check:
         return Check("achieved rate", "undecidable", "no replay sent two requests")
     worst = max(ratios, key=lambda ratio: abs(ratio - 1))
     reason = f"achieved over offered rate {min(ratios):.4f} to {max(ratios):.4f}, expected within {RATE_WITHIN:g} of 1"
-    status = "passed" if abs(worst - 1) <= RATE_WITHIN else "failed"
+    status: Status = "passed" if abs(worst - 1) <= RATE_WITHIN else "failed"
     return Check("achieved rate", status, reason, worst, RATE_WITHIN, len(ratios))
 
 
@@ -242,22 +242,23 @@ def _again(evidence: Sequence[SeedEvidence], slo: Slo, alpha: float, min_effect_
     missed = np.array([[m.violates(slo).sum() for m in arm] for arm in pairs])
     pct = 100 * missed / np.array([e.n_requests for e in evidence])
     found = tost_paired(pct[0], pct[1], margin_pp, alpha)
-    p, interval = found.outcome.pvalue, found.interval and (found.interval.lower, found.interval.upper)
+    p, interval = found.outcome.pvalue, (found.interval.lower, found.interval.upper) if found.interval else None
     how = "t over seeds"
     if p is None and len(evidence) > 1 and np.array_equal(missed[0], missed[1]):
-        # Nothing varies: then each arm's own rate must be shown to lie below the margin.  Requests that arrive in one
-        # second may share a stall, so the seconds are the units, and as many are missed as requests.
-        units = int(sum(len(np.unique(m.arrival_ns // NS_PER_S)) for m in pairs[0]))
-        count = min(int(missed[0].sum()), units)
-        p = float(stats.binom.cdf(count, units, min(margin_pp / 100, 0.5)))
-        limit = 100 * rate_limit(count, units, alpha)
-        interval, how = (-limit, limit), f"equal counts in every seed; Clopper-Pearson on {units} seconds with arrivals"
+        # Nothing varies, so t has no measure.  The rates differ by no more than the share of requests on which the two
+        # replays disagree.  Requests of one second may share a stall, so the seconds with arrivals are the units.
+        units = sum(len(np.unique(m.arrival_ns // NS_PER_S)) for m in pairs[0])
+        apart_n = sum(int((a.violates(slo) != b.violates(slo)).sum()) for a, b in zip(*pairs, strict=True))
+        p = float(stats.binom.cdf(apart_n, units, min(margin_pp / 100, 0.5)))
+        limit = 100 * rate_limit(min(apart_n, units), units, alpha)
+        how = f"equal counts in every seed, {apart_n} requests judged otherwise; Clopper-Pearson on {units} seconds"
+        interval = (-limit, limit)
     details = {"margin_pp": margin_pp, "no_sync_pct": pct[0].tolist(), "no_sync_again_pct": pct[1].tolist()}
     if p is None or interval is None:
         reason = found.outcome.reason or "no p-value"
         return Check("A/A", "undecidable", reason, None, alpha, len(evidence), details=details)
     apart = interval[0] > margin_pp or interval[1] < -margin_pp
-    status = "passed" if p <= alpha else "failed" if apart else "undecidable"
+    status: Status = "passed" if p <= alpha else "failed" if apart else "undecidable"
     reason = (
         f"two no-sync replays of each seed differ by {float((pct[0] - pct[1]).mean()):.3f} pp, "
         f"{interval[0]:.3f} to {interval[1]:.3f}, margin {margin_pp:g} pp ({said}): TOST p = {p:.3g} ({how})"
