@@ -1,19 +1,13 @@
-"""What a budget of minutes buys, and what a calibration file must hold."""
+"""What a budget of minutes buys."""
 
 from __future__ import annotations
 
 import io
-import json
-from dataclasses import asdict
-from pathlib import Path
 
-import pytest
 from rich.console import Console
-from strategies import FunctionSource, described, plan_of, quiet, setting
+from strategies import FunctionSource, plan_of, quiet, setting
 
-from adapters.sidecars.simulated import SidecarModel
 from protocol.cli import real
-from protocol.errors import BadInput
 
 
 def afforded(minutes: float) -> tuple[int, int, str]:
@@ -34,17 +28,3 @@ def test_a_budget_that_is_too_small_says_what_is_missing() -> None:
     n_seeds, draws, words = afforded(45)
     assert (n_seeds, draws) == (7, 5) and n_seeds * (draws + 3) <= 60
     assert "8 seeds of 5 draws need 64 (48 min), so this run can only be undecidable" in words
-
-
-def test_a_calibration_sets_model_and_runs(tmp_path: Path) -> None:
-    path = tmp_path / "server.json"
-    model = {k: v for k, v in asdict(SidecarModel.shipped()).items() if k not in ("name", "provenance")}
-    runs = [{"exposed_p95_ms": 2.0, "unexposed_p95_ms": 1.0}]
-    path.write_text(json.dumps({"server": "vllm", "date": "2026-06-01", "runs": runs, "model": {**model, "a_s": 0.5}}))
-    settings, said = real.calibrated(([setting()], [described(setting())]), path)
-    assert settings[0].sidecar.calibrated and said[0]["sidecar"]["calibrated"] and said[0]["sidecar"]["a_s"] == 0.5
-    assert said[0]["sidecar"]["calibration"] == {"server": "vllm", "date": "2026-06-01", "runs": runs}
-    for broken in ("[]", "{}", "no json", json.dumps({"server": "s", "date": "d", "runs": [], "model": {"x": 1}})):
-        path.write_text(broken)
-        with pytest.raises(BadInput, match="server.json"):
-            real.calibrated(([setting()], [described(setting())]), path)

@@ -80,7 +80,7 @@ def test_a_server_that_dies_then_a_certificate(
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     out = tmp_path / "out"
     arguments = asked(server, tiny, out, "--draws", 1, "--seeds", 1)
-    server.dead = lambda: len(server.requests) > 70
+    server.dead = lambda: len(server.requests) > 100
     died = protocol(*arguments)
     last = died.stderr.strip().splitlines()[-1]
     assert died.returncode == 2 and "Traceback" not in died.stderr, died.stderr
@@ -101,7 +101,7 @@ def test_a_server_that_dies_then_a_certificate(
         same = next(s for s in stored if (s.what, s.attempt) == (r.what, r.attempt))
         assert same.started == r.started and same.measurements.e2e_ns.tolist() == r.measurements.e2e_ns.tolist()
     real = made["settings"]["real"]
-    assert real["server"]["name"] == f"mock 1.2 at {server.url.removeprefix('http://')}, model m"
+    assert real["server"]["name"] == f"vLLM 1.2 at {server.url.removeprefix('http://')}, model m"
     assert real["merge_load"] == "none" and made["replays"]["valid"] == 4
     schema = json.loads((Path(package.__file__).parent / "certificate.schema.json").read_text())
     assert [e.message for e in jsonschema.Draft202012Validator(schema).iter_errors(made)] == []
