@@ -27,7 +27,7 @@ from protocol.trace import RequestTrace
 #: Replays of a seed beside its draws: the policy, no merges, no merges again.
 FIXED = ((POLICY, 0), (NO_SYNC, 0), (NO_SYNC_AGAIN, 0))
 #: Attempts at a replay that turns out invalid, before its seed is undecidable.
-ATTEMPTS = 3
+ATTEMPTS = 5
 #: Arms whose replays are merges against none, the others being held equal in merges.
 MERGING = (POLICY, UNIFORM)
 

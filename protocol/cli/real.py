@@ -38,8 +38,8 @@ OVERHEAD_S, PAUSE_S = 2.5, 0.2
 PILOT_SEEDS, PILOT_DRAWS = 8, 19
 #: Gain in pp that is planned for when the pilot shows none.
 ASSUMED_GAIN_PP = 1.5
-#: What a request may need beside the usual fields; vLLM without a tokenizer needs the second.
-_FIELDS: tuple[dict[str, Any], ...] = ({}, {"detokenize": False})
+#: Further fields of a completion, in order of preference: as `protocol calibrate` asks, then for stricter servers.
+_FIELDS: tuple[dict[str, Any], ...] = ({"detokenize": False}, {})
 
 Chosen = tuple[list[Setting], list[dict[str, Any]]]
 
@@ -103,7 +103,7 @@ def _that_serves(target: Target, load: MergeLoad, trace: RequestTrace) -> RealSi
     )
     best: tuple[int, Target] | None = None
     failures: dict[str, int] = {}
-    for extra in _FIELDS[: 1 if target.chat else None]:
+    for extra in _FIELDS[1:] if target.chat else _FIELDS:
         tried = replace(target, extra=extra)
         run = replay_once(tried, sample, Schedule.empty())
         served = int(np.count_nonzero(run.measurements.outcome == SERVED))

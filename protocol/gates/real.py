@@ -136,7 +136,8 @@ def transfer_in_replay(
             f"{found.outcome.n} seeds, lower bound {found.lower_bound:.3f}, minimum {MIN_RATIO:g}"
         )
         details = {"lower_bound": found.lower_bound, "run_ratios": np.exp(found.log_ratios).tolist()}
-        ratios = own[:, 0] / own[:, 1]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratios = own[:, 0] / own[:, 1]
         details["policy_ratios"] = [float(x) if np.isfinite(x) else None for x in ratios]
         effect = Check(
             "effect", "passed" if found.lower_bound > MIN_RATIO else "failed", reason, found.ratio, MIN_RATIO,
