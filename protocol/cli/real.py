@@ -63,6 +63,8 @@ def reach(url: str, model: str | None, chat: bool, merge_load: str, chosen: Chos
     if len(settings) != 1:
         raise BadInput("--sidecar", f"{len(settings)} regimes", "exactly one --regime or --trace")
     trace = settings[0].worlds.workload(0).trace
+    if not len(trace):
+        raise BadInput(f"{settings[0].name}, seed 0", "no requests", "a trace with at least one request")
     if trace.n_islands != 1:
         raise BadInput(f"--sidecar, {settings[0].name}", f"{trace.n_islands} islands", "1: one server, one island")
     load = MergeLoad.parse(merge_load)
