@@ -12,9 +12,11 @@ from importlib.metadata import version
 from platform import python_version
 from typing import Any
 
+from protocol import real
 from protocol.corridor import Corridor
 from protocol.errors import BadInput
 from protocol.evidence import POLICY, UNIFORM, SeedEvidence
+from protocol.gates import real as real_gates
 from protocol.gates.envelope import Measured, envelope_gate, measure
 from protocol.gates.integrity import integrity_gate
 from protocol.gates.load_match import load_match_gate
@@ -65,22 +67,26 @@ def assess(head: Mapping[str, Any], evidence: Sequence[SeedEvidence]) -> Json:
         regimes.append({**regime, "seeds": summaries})
         for index, text in enumerate(regime["slos"]):
             slo = Slo.parse(text)
-            measured = measure(mine, index, corridor, regime["islands"], settings["root_seed"], settings["alpha"], most)
-            gates = [
-                integrity_gate(mine, corridor, planner=kind == "planner", recorded=kind == "recorded", peers=peers),
-                transfer_gate(regime["sidecar"].get("calibration"), settings["alpha"]),
-                load_match_gate(mine, slo, index),
-            ]
-            tokens = regime["tokens_per_step"]
-            gates.append(
-                progress_gate(mine, corridor, tokens) if peers is None else peer_progress_gate(mine, peers, tokens)
+            integrity = integrity_gate(
+                mine, corridor, planner=kind == "planner", recorded=kind == "recorded", peers=peers
             )
+            if "real" in settings:
+                gates, measured = _in_replay(head, regime, mine, integrity, slo, index)
+            else:
+                root, alpha, tokens = settings["root_seed"], settings["alpha"], regime["tokens_per_step"]
+                measured = measure(mine, index, corridor, regime["islands"], root, alpha, most)
+                gates = [
+                    integrity,
+                    transfer_gate(regime["sidecar"].get("calibration"), alpha),
+                    load_match_gate(mine, slo, index),
+                    progress_gate(mine, corridor, tokens) if peers is None else peer_progress_gate(mine, peers, tokens),
+                ]
             claims.append((regime["name"], text, gates, measured))
     adjusted = holm([measured.p for *_, measured in claims], settings["alpha"]).adjusted
     written = []
     for (name, text, gates, measured), p_holm in zip(claims, adjusted, strict=True):
         gates.insert(3, envelope_gate(measured, p_holm, settings["alpha"], settings["min_effect_pp"]))
-        written.append(_claim(name, text, gates, measured, p_holm))
+        written.append(_claim(name, text, gates, measured, p_holm, "real" in settings))
     tier = _tier(written, head)
     verdict = _overall(written)
     return {
@@ -92,6 +98,7 @@ def assess(head: Mapping[str, Any], evidence: Sequence[SeedEvidence]) -> Json:
         "verdict": verdict,
         "tier": tier,
         "sentence": _sentence(verdict, tier, written, head),
+        **({"replays": real.summary(evidence)} if "real" in settings else {}),
     }
 
 
@@ -103,6 +110,23 @@ def peers_of(regime: Mapping[str, Any]) -> Peers | None:
     merging = Merging(**table)
     merging.validate(f"{regime['name']}, peer", regime["islands"])
     return Peers(Corridor(**regime["corridor"]), merging, regime["islands"])
+
+
+def _in_replay(
+    head: Mapping[str, Any], regime: Json, mine: Sequence[SeedEvidence], integrity: GateResult, slo: Slo, index: int
+) -> tuple[list[GateResult], Measured]:
+    """Gates (less G3) and envelope from what a real server served; the placement itself was made in simulation."""
+    settings, corridor = head["settings"], Corridor(**regime["corridor"])
+    asked, root, alpha, draws = settings["real"], settings["root_seed"], settings["alpha"], settings["draws"]
+    served = real.as_served(mine, [Slo.parse(text) for text in regime["slos"]], draws)
+    checks = real_gates.replay_checks(mine, corridor, root, draws, asked["attempts"])
+    whole = GateResult(integrity.gate, integrity.title, (*integrity.checks, *checks))
+    transfer = real_gates.transfer_in_replay(mine, asked["server"]["name"], regime["sidecar"].get("calibration"), alpha)
+    match = real_gates.load_match_in_replay(mine, served, slo, index, alpha, settings["min_effect_pp"])
+    progress = progress_gate(served, corridor, regime["tokens_per_step"])
+    return [whole, transfer, match, progress], measure(
+        served, index, corridor, regime["islands"], root, alpha, simulated=mine
+    )
 
 
 def _check_arms(e: SeedEvidence, n_slos: int, draws: int, sequential: bool) -> None:
@@ -159,9 +183,12 @@ def _peer_summary(e: SeedEvidence, peers: Peers) -> Json:
     }
 
 
-def _claim(name: str, slo: str, gates: Sequence[GateResult], measured: Measured, p_holm: float | None) -> Json:
-    # G1 decides how far a claim reaches (its tier), not whether the placement beat the control.
-    deciding = [g for g in gates if g.gate != "G1"]
+def _claim(
+    name: str, slo: str, gates: Sequence[GateResult], measured: Measured, p_holm: float | None, replayed: bool
+) -> Json:
+    # In simulation G1 decides how far a claim reaches (its tier), not whether the placement beat the control; on a
+    # real server there is no lower tier to fall back to.
+    deciding = [g for g in gates if replayed or g.gate != "G1"]
     order = ("failed", "undecidable", "passed")
     status = min((g.status for g in deciding), key=order.index)
     culprit = next((g for g in deciding if g.status == status), None)
@@ -209,6 +236,8 @@ def _tier(claims: Sequence[Json], head: Mapping[str, Any]) -> Json:
     else:
         won = [c for c in claims if c["verdict"] == "PASS"]
         number = 2 if won and all(_status(c, gate) == "passed" for c in won for gate in ("G1", "G2", "G4")) else 1
+        if number == 2 and "real" in head["settings"]:
+            number = 3
     return {"number": number, "name": TIERS[number], "upper_bound": upper_bound}
 
 
@@ -234,6 +263,8 @@ def _sentence(verdict: str, tier: Json, claims: Sequence[Json], head: Mapping[st
     if tier["number"] == 1:
         models = _listed(f"{'' if s['calibrated'] else 'uncalibrated '}simulated sidecar {s['name']}" for s in sidecars)
         under = f"in a repeatable benchmark on the {models}"
+    elif tier["number"] == 3:
+        under = f"in replay on {head['settings']['real']['server']['name']}"
     else:
         servers = _listed(f"{s['calibration']['server']} at {s['calibration']['date']}" for s in sidecars)
         under = f"under a sidecar model calibrated on {servers}"

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from protocol import replays
 from protocol.errors import BadInput
-from protocol.files import atomic
 from protocol.measurements import Measurements
+from protocol.parquet import read_table, write_tables
+from protocol.replays import Replayed
 from protocol.trace import whole
 
 #: Arms whose requests are kept row by row.
@@ -35,6 +36,7 @@ TIMING, PARTNERS = "own-partners-retimed", "own-times-repartnered"
 #: The raw files of an output folder: what was asked, and what was measured.
 ASKED = "asked.json"
 TABLES = ("decisions.parquet", "placements.parquet", "requests.parquet", "seeds.parquet")
+_NULLABLE = ("corridor_violation", "replay_difference")
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +100,7 @@ class Probe:
 
 @dataclass(frozen=True, eq=False)
 class SeedEvidence:
-    """One seed of one regime."""
+    """One seed of one regime; `replays` are those on a real server, where there was one."""
 
     regime: str
     seed: int
@@ -114,11 +116,11 @@ class SeedEvidence:
     merged: NDArray[np.bool_]
     requests: dict[str, Measurements]
     placed: dict[str, Placements] = field(default_factory=dict)
+    replays: list[Replayed] = field(default_factory=list)
 
 
 def write(evidence: Sequence[SeedEvidence], folder: Path) -> list[str]:
     """Write the raw files into `folder`; returns their names.  Same evidence, same bytes."""
-    folder.mkdir(parents=True, exist_ok=True)
     peers = any(p.sizes is not None for e in evidence for p in e.placed.values())
     tables = {
         "seeds.parquet": _seeds_table(evidence),
@@ -132,10 +134,9 @@ def write(evidence: Sequence[SeedEvidence], folder: Path) -> list[str]:
             [_placement_table(e, arm, p, peers) for e in evidence for arm, p in e.placed.items()]
         ),
     }
-    for name, table in tables.items():
-        with atomic(folder / name) as temporary:
-            pq.write_table(table, temporary, compression="zstd", row_group_size=1 << 20)
-    return sorted(tables)
+    names = write_tables(tables, folder)
+    made = [r for e in evidence for r in e.replays]
+    return sorted(names + (replays.write(made, folder) if made else []))
 
 
 def read(folder: Path) -> list[SeedEvidence]:
@@ -143,12 +144,24 @@ def read(folder: Path) -> list[SeedEvidence]:
 
     Raises BadInput naming a file or column that is missing or broken.
     """
-    tables = {name: _read_table(folder / name) for name in TABLES}
+    tables = {name: read_table(folder / name, _NULLABLE) for name in TABLES}
     try:
-        return _rebuilt(tables)
+        found = _rebuilt(tables)
     except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
         what = str(error).splitlines()[0] if str(error) else "no detail"
         raise BadInput(str(folder), f"broken raw files ({type(error).__name__}: {what})", "files as written") from None
+    if (folder / replays.REPLAYS).exists():
+        attach(found, replays.read(folder))
+    return found
+
+
+def attach(evidence: Sequence[SeedEvidence], made: Sequence[Replayed]) -> None:
+    """Give each seed its replays.  Raises BadInput on one of a seed that is not there."""
+    seeds = {(e.regime, e.seed): e for e in evidence}
+    for r in made:
+        if (r.regime, r.seed) not in seeds:
+            raise BadInput(replays.REPLAYS, f"{r.regime}, seed {r.seed}", "a seed of this campaign")
+        seeds[r.regime, r.seed].replays.append(r)
 
 
 def _rebuilt(tables: Mapping[str, pa.Table]) -> list[SeedEvidence]:
@@ -253,24 +266,6 @@ def _seeds_table(evidence: Sequence[SeedEvidence]) -> pa.Table:
     columns = {c: pa.array([getattr(e, c) for e in evidence], pa.string() if c in text else pa.int64()) for c in plain}
     columns["probes"] = pa.array([json.dumps([vars(p) for p in e.probes]) for e in evidence], pa.string())
     return pa.table(columns)
-
-
-def _read_table(path: Path) -> pa.Table:
-    try:
-        table = pq.read_table(path)
-    except FileNotFoundError:
-        raise BadInput(str(path), "no such file", "a raw file of a campaign") from None
-    except (pa.ArrowException, OSError) as error:
-        raise BadInput(str(path), f"an unreadable file ({str(error).splitlines()[0]})", "Parquet") from None
-    for name in table.column_names:
-        values = table[name].combine_chunks()
-        inner, part = 0, values
-        while pa.types.is_list(part.type):
-            part = part.flatten()
-            inner += part.null_count
-        if values.null_count + inner and name not in ("corridor_violation", "replay_difference"):
-            raise BadInput(f"{path}, {name}", "an empty cell", "a value in every row")
-    return table
 
 
 def _by_seed(table: pa.Table, arms: bool = True) -> dict[tuple[str, int], dict[str, pa.Table]]:

@@ -51,12 +51,13 @@ def verify(folder: Path) -> list[str]:
         else:
             found += differences(standard.head_of(certificate), asked)
             recomputed = standard.assess(asked, evidence.read(folder / RAW))
+        plain = json.loads(files.canonical_json(recomputed))  # NaN in what was asked has no place in a certificate
     except ProtocolError as error:
         return [*found, str(error)]
     except (OSError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         return [*found, f"{CERTIFICATE} or {RAW}: cannot be judged ({type(error).__name__}: {error})"]
     stated = {key: value for key, value in certificate.items() if key != "files"}
-    return found + list(differences(stated, json.loads(files.canonical_json(recomputed))))
+    return found + list(differences(stated, plain))
 
 
 def _files(certificate: dict[str, Any], raw: Path, tables: Sequence[str]) -> Iterator[str]:

@@ -6,14 +6,16 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from protocol import evidence as raw
+from protocol import replays
 from protocol.errors import BadInput, ProtocolError
 from protocol.evidence import SeedEvidence
 from protocol.files import canonical_json, write_text
+from protocol.replays import Replayed
 
 PLAN = "plan.json"
 
@@ -47,12 +49,18 @@ class Partial:
         self.started_afresh: str | None = None
         stored = self._stored()
         if stored is not None and stored != json.loads(canonical_json(plan)):
+            kept = len(list(self.folder.glob("replay-*")))
             changed = sorted(k for k in {*stored, *plan} if stored.get(k) != json.loads(canonical_json(plan)).get(k))
             self.started_afresh = (
                 f"{', '.join(changed)} changed since the interrupted run"
                 if stored
                 else "the plan of the interrupted run cannot be read"
             )
+            if kept:  # hours on a real server are not thrown away by a changed option
+                raise ProtocolError(
+                    f"{self.folder}: holds {kept} replays of another run ({self.started_afresh}); give another --out, "
+                    "or remove that folder"
+                )
             shutil.rmtree(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         write_text(self.folder / PLAN, canonical_json(plan))
@@ -79,13 +87,29 @@ class Partial:
                 found[e.regime, e.seed] = e
         return found
 
+    def replays(self) -> list[Replayed]:
+        """Replays on a real server that need not be made again, in the order of their names."""
+        found = []
+        for folder in sorted(self.folder.glob("replay-*")):
+            try:
+                found += replays.read(folder)
+            except BadInput:
+                shutil.rmtree(folder, ignore_errors=True)
+        return found
+
     def keep(self, e: SeedEvidence) -> None:
         """Store one seed; it appears whole or not at all."""
-        name = f"seed-{e.regime}-{e.seed}".replace("/", "_")
-        temporary = self.folder / f".{name}"
+        self._store(f"seed-{e.regime}-{e.seed}", lambda folder: raw.write([e], folder))
+
+    def keep_replay(self, r: Replayed) -> None:
+        """Store one replay; it appears whole or not at all."""
+        self._store(f"replay-{r.seed}-{r.arm}-{r.draw}-{r.attempt}", lambda folder: replays.write([r], folder))
+
+    def _store(self, name: str, write: Callable[[Path], object]) -> None:
+        name = name.replace("/", "_")
+        temporary, final = self.folder / f".{name}", self.folder / name
         shutil.rmtree(temporary, ignore_errors=True)
-        raw.write([e], temporary)
-        final = self.folder / name
+        write(temporary)
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
 

@@ -15,6 +15,22 @@ _NEXT = (
     "Live: decisions taken from live telemetry while the server served.",
 )
 
+#: The same for replays on a real server.
+REPLAYED = (
+    ("Replays that count", "replays.parquet: seed, arm, draw, attempt, planned_ns, ran_ns; served.parquet: replay, "
+     "arrival_ns, sent_ns",
+     "row k of replays.parquet has the rows of served.parquet with replay = k; it counts when 99 % of them were sent "
+     "within 5 ms of arrival and every merge began and ended within 50 ms of plan"),
+    ("Violations, sync-excess, gain, p", "replays.parquet, served.parquet in place of requests.parquet and of the "
+     "violations in placements.parquet",
+     "as above, with arms policy, no-sync and uniform; only p, crossed is the simulated one"),
+    ("Effect transfer", "served.parquet of the uniform draws: e2e_ns, exposure_ns, outcome",
+     "by seed, p95 of requests with exposure_ns > 0 over p95 of the others, all draws together; t over seeds on the "
+     "logarithm"),
+    ("A/A", "served.parquet of no-sync and no-sync-again",
+     "difference of the violation rates by seed; two one-sided t tests against the margin"),
+)  # fmt: skip
+
 #: How each number is recomputed: what, the raw file with its columns, how.
 RECOMPUTE = (
     ("Requests, tokens, trace digest", "seeds.parquet: n_requests, prompt_tokens, output_tokens, trace_digest",
@@ -72,7 +88,7 @@ _PEERS = {
 
 
 def recompute(certificate: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """RECOMPUTE, and what stands in its place in regimes whose islands merge as peers."""
+    """RECOMPUTE, what stands in its place where islands merge as peers, and what replays on a server add."""
     peers = ["peer" in regime for regime in certificate["regimes"]]
     rows = []
     for row in RECOMPUTE:
@@ -80,7 +96,7 @@ def recompute(certificate: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             rows.append(row)
         if any(peers) and row[0] in _PEERS:
             rows.append(_PEERS[row[0]])
-    return rows
+    return [*rows, *(REPLAYED if certificate.get("replays") else ())]
 
 
 def next_tier(certificate: Mapping[str, Any]) -> list[str]:

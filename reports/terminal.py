@@ -29,7 +29,8 @@ def print_certificate(certificate: Mapping[str, Any], console: Console) -> None:
     console.print()
     console.print(_claims(certificate))
     # Below tier 3 the effect transfer decides how far a claim reaches, not whether there is one.
-    decisive = ("G0", "G1", "G2", "G3", "G4") if tier["number"] == 4 else ("G0", "G2", "G3", "G4")
+    measured = tier["number"] == 4 or certificate.get("replays")
+    decisive = ("G0", "G1", "G2", "G3", "G4") if measured else ("G0", "G2", "G3", "G4")
     why = reading.obstacles(certificate, decisive)
     if why:
         console.print(Text("Not passed", style="bold"))

@@ -299,3 +299,13 @@ def test_differences_name_the_place() -> None:
         "e: is not in the certificate",
     ]
     assert list(differences([1], [1, 2])) == [": stated [1], recomputed [1, 2]"]
+
+
+def test_not_a_number_in_what_was_asked_is_a_finding(original: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(original, folder)
+    path = folder / RAW / evidence.ASKED
+    asked = json.loads(path.read_text())
+    asked["settings"]["min_effect_pp"] = math.nan
+    path.write_text(json.dumps(asked))
+    assert any("cannot be judged" in line for line in verify(folder))

@@ -171,18 +171,18 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from strategies import ran
-from protocol import evidence, workplace
+from protocol import parquet, workplace
 partial = workplace.Partial(Path(sys.argv[1]), {"a": 1})
 found = ran(n_seeds=2)
 partial.keep(found[0])
-writer, left = evidence.pq.write_table, [int(sys.argv[3])]
+writer, left = parquet.pq.write_table, [int(sys.argv[3])]
 def dying(table, path, **options):
     if left[0] == 0:
         Path(path).write_bytes(b"PAR1 half")
         os.kill(os.getpid(), signal.SIGKILL)
     left[0] -= 1
     writer(table, path, **options)
-evidence.pq.write_table = dying
+parquet.pq.write_table = dying
 partial.keep(found[1])
 """
 

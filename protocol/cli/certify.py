@@ -6,6 +6,7 @@ import itertools
 import math
 import secrets
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,8 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from protocol import campaign, evidence, files, preregistration, signature
 from protocol.certificate import assess
+from protocol.cli import real
 from protocol.cli.pages import FIGURES, TABLES, write_pages
-from protocol.cli.settings import SLACK, Asked, asked, settings_for
+from protocol.cli.settings import SLACK, Asked, asked, contender_opener, outputs, settings_for
 from protocol.errors import BadInput
 from protocol.verify import CERTIFICATE, RAW
 from protocol.workplace import Partial, locked
@@ -45,9 +47,12 @@ def certify(
     time_unit: Annotated[str | None, typer.Option(help="unit of the times in --trace where it is ambiguous")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="seeds a regime (default: the regime's, 20)")] = None,
     draws: Annotated[
-        str,
-        typer.Option(help="matched random draws a seed, each a full simulation; auto: fewer where the claim is lost"),
-    ] = str(DRAWS),
+        str | None,
+        typer.Option(
+            help="matched random draws a seed, each a full simulation; auto: fewer where the claim is lost "
+            f"(default: {DRAWS}; with --sidecar {real.DRAWS})"
+        ),
+    ] = None,
     slo: Annotated[list[str] | None, typer.Option(help="e.g. e2e<=1s or ttft<=200ms,itl<=50ms; repeatable")] = None,
     alpha: Annotated[float, typer.Option(min=0.0001, max=0.5, help="level of the certificate")] = 0.05,
     min_effect: Annotated[float, typer.Option(min=0.0, help="gain in pp that must be exceeded")] = 0.0,
@@ -61,6 +66,17 @@ def certify(
     fresh_seed: Annotated[
         bool, typer.Option("--fresh-seed", help="a root that nobody could know before, recorded in the certificate")
     ] = False,
+    sidecar: Annotated[
+        str | None, typer.Option(help="real server (http://HOST:PORT) on which every arm is replayed: tier 3")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="with --sidecar: model to ask for (default: its only one)")] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="with --sidecar: chat completions, prompts as text")] = False,
+    merge_load: Annotated[
+        str, typer.Option(help="with --sidecar: what a merge does to the host, KIND:key=value,... or command:WORDS")
+    ] = "host",
+    budget_minutes: Annotated[
+        float | None, typer.Option(help="with --sidecar: choose seeds and draws that fit this time")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="output folder (default: runs/NAME)")] = None,
     preregister: Annotated[
         Path | None, typer.Option(help="only write this file, which fixes everything that will be judged")
@@ -80,13 +96,32 @@ def certify(
     root = secrets.randbits(48) if fresh_seed else ROOT if seed is None else seed
     if fresh_seed:
         notes.print(f"fresh root: --seed {root}")
-    chosen = settings_for(regime or [], trace or [], trace_format, time_unit, root, {
-        "seeds": seeds, "slos": tuple(slo) if slo else None, "decision_steps": decision_steps,
-        "calibration": calibration,
-    })  # fmt: skip
-    folder = out or Path("runs") / _name(scheduler)
     if not math.isfinite(alpha) or not math.isfinite(min_effect):
         raise BadInput("--alpha, --min-effect", f"{alpha} and {min_effect}", "numbers")
+    folder = out or Path("runs") / _name(scheduler)
+
+    def settings(n_seeds: int | None, root: int) -> real.Chosen:
+        return settings_for(regime or [], trace or [], trace_format, time_unit, root, {
+            "seeds": n_seeds, "slos": tuple(slo) if slo else None, "decision_steps": decision_steps,
+            "calibration": calibration,
+        })  # fmt: skip
+
+    chosen, server = settings(seeds, root), None
+    if sidecar is None:
+        _only_with_sidecar(model=model, chat=chat, budget_minutes=budget_minutes)
+    else:
+        if draws == "auto":
+            raise BadInput("--draws", "auto beside --sidecar", "a number: replays are planned before the first")
+        server = real.reach(sidecar, model, chat, merge_load, chosen)
+        draws = draws or str(real.DRAWS)
+    if server is not None and budget_minutes is not None:
+        if seeds is not None or trace or not 0 < budget_minutes < math.inf:
+            raise BadInput("--budget-minutes", "--seeds, --trace or no time", "a positive time and a --regime alone")
+        pilot = settings(None, root + 1)[0][0]
+        opener = partial(contender_opener, scheduler, "", tuple(str(p.resolve()) for p in outputs(folder)))
+        plan = campaign.Plan(opener, scheduler, root, real.DRAWS)
+        n_seeds, n_draws = real.affordable(budget_minutes, real.replay_s(chosen[0][0]), plan, pilot, alpha, jobs, notes)
+        chosen, draws = settings(n_seeds, root), str(n_draws)
     if sign is not None:
         signature.check_private_key(sign)
     request = asked(
@@ -94,12 +129,14 @@ def certify(
         folder / "scheduler.log",
         chosen,
         root_seed=root,
-        draws=DRAWS if draws == "auto" else _count(draws),
+        draws=DRAWS if draws in (None, "auto") else _count(draws),
         sequential=draws == "auto",
         alpha=alpha,
         min_effect_pp=min_effect,
         hidden=trace or [],
     )
+    if server is not None:
+        request.head["settings"]["real"] = server.described
     if preregister is not None:
         digest = preregistration.register(request.head, preregister)
         again = f"--preregistered {preregister}" + (f" --seed {root}" if fresh_seed else "")
@@ -113,10 +150,12 @@ def certify(
             limits = " and ".join(described["slos"])
             why = "" if slo else f" ({SLACK:g} times the p95 that the trace has without merges)"
             notes.print(f"{described['name']}: {described['trace']['windows']}; SLO {limits}{why}", soft_wrap=True)
+    if server is not None:
+        real.announce(server, request.settings[0], request.plan.draws, alpha, notes)
     with locked(folder):
         if (folder / CERTIFICATE).exists():
             notes.print(f"replacing the certificate in {folder}", soft_wrap=True)
-        certificate = _run(request, folder, jobs, notes)
+        certificate = _run(request, folder, jobs, notes, server)
         if sign is not None:
             signature.sign(folder / CERTIFICATE, sign)
     if json_:
@@ -131,13 +170,19 @@ def _name(scheduler: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(scheduler).name) or "scheduler"
 
 
-def _count(draws: str) -> int:
-    if not draws.isdigit() or int(draws) < 1:
+def _only_with_sidecar(**options: object) -> None:
+    for name, value in options.items():
+        if value:
+            raise BadInput(f"--{name.replace('_', '-')}", f"{value} without --sidecar", "--sidecar URL beside it")
+
+
+def _count(draws: str | None) -> int:
+    if draws is None or not draws.isdigit() or int(draws) < 1:
         raise BadInput("--draws", repr(draws), "a whole number from 1 on, or auto")
     return int(draws)
 
 
-def _run(request: Asked, folder: Path, jobs: int, notes: Console) -> dict[str, Any]:
+def _run(request: Asked, folder: Path, jobs: int, notes: Console, server: real.Server | None) -> dict[str, Any]:
     """Run what is missing, judge everything, write the folder; the certificate itself appears last."""
     head = request.head
     # What decides the evidence; alpha and the minimum effect only decide what is made of it.
@@ -163,6 +208,12 @@ def _run(request: Asked, folder: Path, jobs: int, notes: Console) -> dict[str, A
             lambda done, total: bar.update(task, completed=done, total=total),
         )
         bar.update(task, description="judging")
+        certificate = assess(head, found) if server is None else {}
+    if server is not None:
+        evidence.attach(found, partial_results.replays())
+        real.replay_all(
+            server, request.settings[0], request.plan, found, head["contender"]["kind"], partial_results, notes
+        )
         certificate = assess(head, found)
     for name in (CERTIFICATE, signature.SIGNATURE):
         (folder / name).unlink(missing_ok=True)

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from protocol import real
 from protocol.evidence import SeedEvidence
+from protocol.slo import Slo
 from reports import figures, html, tables
 from reports.live import write_live_report
 
@@ -17,10 +19,18 @@ REPORT, TABLES, FIGURES = "report.html", "tables", "figures"
 def write_pages(certificate: dict[str, Any], evidence: Sequence[SeedEvidence], folder: Path) -> None:
     """Report, tables and figures into `folder`; the same certificate and evidence give the same bytes."""
     tables.write_tables(certificate, folder / TABLES)
-    drawn = figures.write_figures(certificate, list(evidence), folder / FIGURES)
+    drawn = figures.write_figures(certificate, _compared(certificate, evidence), folder / FIGURES)
     html.write_report(
         certificate, list(evidence), folder / REPORT, {name: path.read_text("utf-8") for name, path in drawn.items()}
     )
+
+
+def _compared(certificate: dict[str, Any], evidence: Sequence[SeedEvidence]) -> list[SeedEvidence]:
+    """What the envelope compared: the server's replays where there are any."""
+    if "real" not in certificate["settings"]:
+        return list(evidence)
+    slos = [Slo.parse(text) for text in certificate["regimes"][0]["slos"]]
+    return real.as_served(evidence, slos, certificate["settings"]["draws"])
 
 
 def write_live_pages(certificate: dict[str, Any], folder: Path) -> None:

@@ -45,6 +45,8 @@ def verify_command(
             typer.echo("report, tables and figures are not compared: they were drawn with other versions", err=True)
         else:
             found += differing_pages(partial(_draw, certificate, is_live, folder / RAW), folder)
+    if rerun is not None and "real" in certificate["settings"]:
+        raise BadInput("--rerun", "a certificate of replays on a real server", "none of those: verify without --rerun")
     if rerun is not None and not found:
         found += _run_again(certificate, folder, rerun, regime or [], trace or [], jobs)
     for line in found[:most]:

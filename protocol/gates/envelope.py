@@ -129,12 +129,16 @@ def measure(
     root_seed: int,
     alpha: float,
     most: int | None = None,
+    simulated: Sequence[SeedEvidence] | None = None,
 ) -> Measured:
     """The envelope of one regime for its SLO number `slo`; never raises on missing arms, they are undecidable.
 
     most : draws a seed at which sequential drawing would have ended; None when the number was fixed.
+    simulated : the seeds as they were simulated, when `evidence` is what a real server made of them.  The exchange
+        between traces, whose replays grow with the square of the seeds, is then read from there.
     """
     name = evidence[0].regime
+    placed_in = evidence if simulated is None else simulated
     requests = np.array([e.n_requests for e in evidence], np.float64)
     idle = np.array([_violations(e, NO_SYNC, slo)[0] for e in evidence], np.float64)
 
@@ -143,13 +147,14 @@ def measure(
 
     policy = np.array([values[0] for values in excess(POLICY)])
     best = np.array([values[slo] if len(values) > slo else np.nan for values in excess(OPTIMUM)])
-    merges = np.array([e.placed[POLICY].lengths[0] for e in evidence], np.int64)
+    merges = np.array([e.placed[POLICY].lengths[0] for e in placed_in], np.int64)
 
     def stream(what: str) -> np.random.Generator:
         return seeds.generator(root_seed, "test", what, name, slo)
 
     tests = envelope(policy, excess(UNIFORM), stream("envelope"), alpha=alpha)
-    cost = _cost_per_merge(evidence, slo, idle)
+    simulated_idle = np.array([_violations(e, NO_SYNC, slo)[0] for e in placed_in], np.float64)
+    cost = _cost_per_merge(placed_in, slo, simulated_idle)
     independence = crossed(cost, stream("crossed"))
     exchanged = _exchanged(cost) * merges
     ps = [tests.pvalue, independence.pvalue]
@@ -180,7 +185,11 @@ def measure(
         optimum_pp=best,
         per_merge=per_merge,
         requests_saved=float(gain_requests * 600 / span_s / islands),
-        controls=tuple(_controls(policy, exchanged, tests, independence, excess, stream, alpha, peers)),
+        controls=tuple(
+            _controls(policy, exchanged, tests, independence, excess, stream, alpha, peers)
+            if simulated is None
+            else _replayed_controls(simulated, slo, exchanged, simulated_idle, tests, independence, alpha)
+        ),
     )
 
 
@@ -243,6 +252,22 @@ def _controls(
     placebo = envelope(exchanged, excess(UNIFORM), stream(PLACEBO), alpha=alpha)
     found.append(_control(PLACEBO, placebo.gain, placebo.pvalue, placebo.n_seeds * placebo.n_draws, False, alpha))
     return found
+
+
+def _replayed_controls(
+    simulated: Sequence[SeedEvidence],
+    slo: int,
+    exchanged: NDArray[np.float64],
+    idle: NDArray[np.float64],
+    tests: Envelope,
+    independence: TestOutcome,
+    alpha: float,
+) -> list[dict[str, Any]]:
+    """The two that decide: the draws as the server served them, and the exchange as it was simulated."""
+    own = [100 * (_violations(e, POLICY, slo)[0] - idle[i]) / e.n_requests for i, e in enumerate(simulated)]
+    exchange = _control(UNRELATED, _finite(np.mean(exchanged - own)), independence.pvalue, independence.n, True, alpha)
+    exchange["question"] = f"{exchange['question']} (simulated)"
+    return [_control(UNIFORM, tests.gain, tests.pvalue, tests.n_seeds * tests.n_draws, True, alpha), exchange]
 
 
 def _control(name: str, gain: float | None, p: float | None, n: int, gates: bool, alpha: float) -> dict[str, Any]:

@@ -181,3 +181,34 @@ def required_seeds(
         else:
             low = middle
     return tried[high]
+
+
+def best_design(
+    replays: int,
+    fixed: int,
+    *,
+    gain: float,
+    policy_sd: float,
+    draw_sd: float,
+    alpha: float,
+    rng: np.random.Generator,
+    fewest_seeds: int,
+    fewest_draws: int,
+    most_draws: int = 99,
+    reps: int = 1000,
+    designs: int = 12,
+) -> Power:
+    """Seeds and draws with the highest simulated power among those that `replays` replays pay for.
+
+    A seed costs its draws and `fixed` more.  Each number of seeds tried takes as many draws as fit; ties go to more
+    seeds, which the sign flip's floor of 2^-S rewards.  Raises ValueError when not even the smallest design fits.
+    """
+    most_seeds = replays // (fewest_draws + fixed)
+    if most_seeds < fewest_seeds:
+        raise ValueError(f"{replays} replays do not pay for {fewest_seeds} seeds of {fewest_draws} draws")
+    tried = np.unique(np.geomspace(fewest_seeds, most_seeds, designs).round().astype(int))
+    found = []
+    for seeds in tried.tolist():
+        draws = min(replays // seeds - fixed, most_draws)
+        found.append(simulate_power(Design(seeds, draws, gain, policy_sd, draw_sd, "normal", alpha), rng, reps))
+    return max(found, key=lambda power: (power.power, power.design.seeds))

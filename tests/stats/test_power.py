@@ -5,7 +5,15 @@ import pytest
 from scipy import stats
 
 from protocol.stats.envelope import envelope
-from protocol.stats.power import DRAW_SD, POLICY_SD, Design, required_seeds, simulate_power, simulate_pvalues
+from protocol.stats.power import (
+    DRAW_SD,
+    POLICY_SD,
+    Design,
+    best_design,
+    required_seeds,
+    simulate_power,
+    simulate_pvalues,
+)
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -82,3 +90,16 @@ def test_refusals() -> None:
             Design(**(good | change))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="positive"):
         required_seeds(gain=0.0, policy_sd=1.0, rng=rng())
+
+
+def test_best_design_spends_what_it_has_where_the_power_is() -> None:
+    common = {"gain": 1.5, "draw_sd": 0.956, "alpha": 0.05, "fewest_seeds": 8, "fewest_draws": 5, "reps": 400}
+    noisy = best_design(240, 3, policy_sd=1.89, rng=rng(1), **common)
+    d = noisy.design
+    assert d.seeds * (d.draws + 3) <= 240 < (d.seeds) * (d.draws + 4) and d.seeds >= 8 and d.draws >= 5
+    # A noisy policy needs seeds; the same replays put into draws of eight seeds find far less.
+    few = simulate_power(Design(8, 27, 1.5, 1.89, 0.956), rng(2), 400)
+    assert d.seeds >= 18 and noisy.power > few.upper
+    with pytest.raises(ValueError, match="63 replays"):
+        best_design(63, 3, policy_sd=1.89, rng=rng(1), **common)
+    assert best_design(64, 3, policy_sd=1.89, rng=rng(1), **common).design.seeds == 8

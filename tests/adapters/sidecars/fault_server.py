@@ -36,6 +36,8 @@ class FaultServer:
         self.runner: web.AppRunner | None = None
         #: While this says so, every request is turned away.
         self.refusing: Callable[[], bool] = lambda: False
+        #: Once this says so, it drops every connection, as a server does that has died.
+        self.dead: Callable[[], bool] = lambda: False
         #: While this says so, the metrics page fails.
         self.blind: Callable[[], bool] = lambda: False
         #: Seconds by which every answer is late.
@@ -59,6 +61,9 @@ class FaultServer:
         return {"running": self.open, "waiting": 0}
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
+        if self.dead():
+            assert request.transport is not None
+            request.transport.abort()
         asked = await request.json()
         self.requests.append(asked)
         self.headers.append(request.headers.get("Authorization"))
@@ -87,6 +92,14 @@ class FaultServer:
         finally:
             self.open -= 1
         return response
+
+    async def about(self, request: web.Request) -> web.StreamResponse:
+        """Its models and version."""
+        if self.dead():
+            assert request.transport is not None
+            request.transport.abort()
+        said = {"/version": {"version": "1.2"}, "/v1/models": {"data": [{"id": "m", "owned_by": "mock"}]}}
+        return web.json_response(said[request.path])
 
     async def _stream(self, response: web.StreamResponse, how: int, tokens: int) -> None:
         async def say(value: object) -> None:
@@ -157,6 +170,8 @@ def serving(late_s: float = 0.0) -> Iterator[FaultServer]:
         app = web.Application()
         app.router.add_post("/v1/completions", server.complete)
         app.router.add_get("/metrics", server.metrics)
+        app.router.add_get("/v1/models", server.about)
+        app.router.add_get("/version", server.about)
         server.runner = runner = web.AppRunner(app, handler_cancellation=True)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -1,0 +1,172 @@
+"""`protocol certify --sidecar` against a server that is there, one that dies, and one that is not there."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import SMALL_REGIME, Protocol
+
+pytest.importorskip("aiohttp", reason="real sidecars need aiohttp")
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "adapters" / "sidecars"))
+from fault_server import FaultServer, serving
+
+from protocol.cli.main import build
+from protocol.errors import ProtocolError
+from protocol.replays import read
+
+#: A second of merges of 0.1 s, every 0.16 to 0.48 s.
+TINY = (
+    SMALL_REGIME.replace("150.0", "1.0").replace("cooldown_s = 20.0", "cooldown_s = 0.1")
+    .replace("seeds = 8", "seeds = 2").replace("step_s = 0.0735", "step_s = 0.00125\nmerge_s = 0.1")
+    .replace("busy_s = 15.0", "busy_s = 0.2").replace("quiet_s = 30.0", "quiet_s = 0.3")
+    .replace("rate_per_s = 3.0", "rate_per_s = 20.0").replace("busy_rate_per_s = 12.0", "busy_rate_per_s = 60.0")
+    .replace("values = [128]", "values = [8]").replace("planner_budget = 4", "planner_budget = 2")
+)  # fmt: skip
+KEY = "sk-never-to-be-seen"
+
+
+@pytest.fixture
+def server() -> Iterator[FaultServer]:
+    with serving() as found:
+        yield found
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(TINY)
+    return path
+
+
+Said = Callable[..., "tuple[int, str]"]
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Said:
+    """The command in this process: its exit code and what it printed on both streams."""
+
+    def run(*arguments: object) -> tuple[int, str]:
+        code = build()([*map(str, arguments)], standalone_mode=False)
+        out = capsys.readouterr()
+        return int(code or 0), " ".join((out.out + out.err).split())
+
+    return run
+
+
+def asked(server: FaultServer, tiny: Path, out: Path, *more: object) -> list[object]:
+    return ["certify", "fixed-h-256", "--regime", tiny, "--out", out, "--sidecar", server.url, "--merge-load", "none",
+            "--jobs", 1, *more]  # fmt: skip
+
+
+def certificate(folder: Path) -> dict:
+    return json.loads((folder / "certificate.json").read_text())
+
+
+def test_a_server_that_dies_then_a_certificate(
+    protocol: Protocol, said: Said, server: FaultServer, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import jsonschema
+
+    import protocol as package
+
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    out = tmp_path / "out"
+    arguments = asked(server, tiny, out, "--draws", 1, "--seeds", 1)
+    server.dead = lambda: len(server.requests) > 100
+    died = protocol(*arguments)
+    last = died.stderr.strip().splitlines()[-1]
+    assert died.returncode == 2 and "Traceback" not in died.stderr, died.stderr
+    assert "of 4 replays are kept, the same command goes on" in last
+    kept = [r for folder in out.glob(".partial/replay-*") for r in read(folder)]
+    assert 0 < len(kept) < 4 and not (out / "certificate.json").exists()
+    server.dead = lambda: False
+    with pytest.raises(ProtocolError, match="replays of another run"):
+        said(*arguments, "--min-effect", "0", "--seed", 5)
+
+    result = protocol(*arguments)
+    words = " ".join(result.stderr.split())
+    assert result.returncode == 3 and f"going on: {sum(r.invalid is None for r in kept)} replays" in words, words
+    assert "1 seeds x (1 draws + 3) = 4 replays" in words and "attainable p: sign flip 0.5" in words
+    assert "undecidable by design" in words and not (out / ".partial").exists()
+    made, stored = certificate(out), read(out / "raw")
+    for r in kept:
+        same = next(s for s in stored if (s.what, s.attempt) == (r.what, r.attempt))
+        assert same.started == r.started and same.measurements.e2e_ns.tolist() == r.measurements.e2e_ns.tolist()
+    real = made["settings"]["real"]
+    assert real["server"]["name"] == f"vLLM 1.2 at {server.url.removeprefix('http://')}, model m"
+    assert real["merge_load"] == "none" and made["replays"]["valid"] == 4
+    schema = json.loads((Path(package.__file__).parent / "certificate.schema.json").read_text())
+    assert [e.message for e in jsonschema.Draft202012Validator(schema).iter_errors(made)] == []
+    assert said("verify", out)[0] == 0
+    assert "Replays on the real server" in (out / "report.html").read_text()
+    assert server.headers[-1] == f"Bearer {KEY}" and KEY not in words
+    for path in out.rglob("*"):
+        assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
+    with pytest.raises(ProtocolError, match="--rerun"):
+        said("verify", out, "--rerun", "fixed-h-256")
+
+
+@pytest.mark.slow
+def test_killed_run_goes_on_with_the_replays_that_it_has(
+    protocol: Protocol, server: FaultServer, tiny: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    arguments = asked(server, tiny, out, "--draws", 2)
+    command = [sys.executable, "-m", "protocol", *map(str, arguments)]
+    run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while len(list(out.glob(".partial/replay-*"))) < 3 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    kept = [r for folder in out.glob(".partial/replay-*") for r in read(folder)]
+    assert len(kept) >= 3 and not (out / "certificate.json").exists()
+    result = protocol(*arguments)
+    assert "going on: " in result.stderr and result.returncode in (1, 3)
+    assert certificate(out)["replays"]["valid"] == 10 and protocol("verify", out).returncode == 0
+    begun = {(r.what, r.attempt): r.started for r in read(out / "raw")}
+    assert all(begun[r.what, r.attempt] == r.started for r in kept)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--sidecar", "http://127.0.0.1:9"], "nobody answers"),
+        (["--sidecar", "127.0.0.1:9"], "http://HOST:PORT"),
+        (["--sidecar", "http://me:secret@127.0.0.1:9"], "credentials"),
+        (["--model", "other"], "'other'; expected one that the server has: m"),
+        (["--merge-load", "nothing"], "--merge-load"),
+        (["--draws", "auto"], "--draws"),
+        (["--regime", "ordinary"], "exactly one"),
+        (["--budget-minutes", "-1"], "--budget-minutes"),
+        (["--calibration", "missing.json"], "missing.json"),
+    ],
+)
+def test_wrong_options_are_one_line(
+    said: Said, server: FaultServer, tiny: Path, tmp_path: Path, more: list[str], words: str
+) -> None:
+    with pytest.raises(ProtocolError) as error:
+        said(*asked(server, tiny, tmp_path / "out", *more))
+    assert words in str(error.value) and "\n" not in str(error.value) and "secret" not in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_options_of_a_server_need_one(said: Said, tiny: Path) -> None:
+    with pytest.raises(ProtocolError, match="--budget-minutes: found 5.0 without --sidecar"):
+        said("certify", "fixed-h-256", "--regime", tiny, "--budget-minutes", 5)
+
+
+def test_a_server_that_serves_nothing_is_refused_before_anything_is_replayed(
+    said: Said, server: FaultServer, tiny: Path, tmp_path: Path
+) -> None:
+    server.refusing = lambda: True
+    with pytest.raises(ProtocolError, match=r"served none of 4 first requests: HTTP 429 \(4\)"):
+        said(*asked(server, tiny, tmp_path / "out"))
