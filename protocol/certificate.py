@@ -7,7 +7,6 @@ holds both recomputes the certificate to the last digit.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from importlib.metadata import version
 from platform import python_version
 from typing import Any
@@ -22,7 +21,7 @@ from protocol.gates.integrity import integrity_gate
 from protocol.gates.load_match import load_match_gate
 from protocol.gates.peers import peer_progress_gate
 from protocol.gates.progress import progress_gate
-from protocol.gates.result import GateResult
+from protocol.gates.result import GateResult, claim
 from protocol.gates.transfer import transfer_gate
 from protocol.peers import Merging, Peers
 from protocol.slo import Slo
@@ -34,7 +33,6 @@ SCHEMA, SCHEMA_VERSION = "diloco-protocol/certificate", 1
 HEAD = ("contender", "preregistration", "settings", "versions")
 TIERS = ("refused", "stress harness", "calibrated replay", "real replay", "live")
 #: Gates whose failure means that nothing at all may be claimed.
-_VERDICT = {"passed": "PASS", "failed": "FAIL", "undecidable": "INCONCLUSIVE"}
 
 Json = dict[str, Any]
 
@@ -86,7 +84,10 @@ def assess(head: Mapping[str, Any], evidence: Sequence[SeedEvidence]) -> Json:
     written = []
     for (name, text, gates, measured), p_holm in zip(claims, adjusted, strict=True):
         gates.insert(3, envelope_gate(measured, p_holm, settings["alpha"], settings["min_effect_pp"]))
-        written.append(_claim(name, text, gates, measured, p_holm, "real" in settings))
+        # In simulation G1 decides how far a claim reaches (its tier), not whether the placement beat the control; on a
+        # real server there is no lower tier to fall back to.
+        deciding = [gate for gate in gates if gate.gate != "G1" or "real" in settings]
+        written.append(claim(name, text, gates, deciding, measured.to_json(p_holm)))
     tier = _tier(written, head)
     verdict = _overall(written)
     return {
@@ -180,39 +181,6 @@ def _peer_summary(e: SeedEvidence, peers: Peers) -> Json:
         "bytes": sum(islands["bytes"]),
         "by_island": islands,
         "asked": len(e.decided_ns),
-    }
-
-
-def _claim(
-    name: str, slo: str, gates: Sequence[GateResult], measured: Measured, p_holm: float | None, replayed: bool
-) -> Json:
-    # In simulation G1 decides how far a claim reaches (its tier), not whether the placement beat the control; on a
-    # real server there is no lower tier to fall back to.
-    deciding = [g for g in gates if replayed or g.gate != "G1"]
-    order = ("failed", "undecidable", "passed")
-    status = min((g.status for g in deciding), key=order.index)
-    culprit = next((g for g in deciding if g.status == status), None)
-    reason = (
-        "every gate passed"
-        if status == "passed" or culprit is None
-        else f"{culprit.gate} {culprit.title}: {culprit.reason}"
-    )
-    return {
-        "regime": name,
-        "slo": slo,
-        "verdict": _VERDICT[status],
-        "reason": reason,
-        "gates": [
-            {
-                "gate": g.gate,
-                "title": g.title,
-                "status": g.status,
-                "reason": g.reason,
-                "checks": [asdict(c) for c in g.checks],
-            }
-            for g in gates
-        ],
-        "envelope": measured.to_json(p_holm),
     }
 
 

@@ -6,7 +6,6 @@ Like `protocol.certificate`, a pure function of what was asked and what was meas
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from protocol import seeds
@@ -15,7 +14,7 @@ from protocol.corridor import Corridor
 from protocol.errors import BadInput
 from protocol.gates import live as gates
 from protocol.gates.live import MIN_BLOCKS
-from protocol.gates.result import GateResult, worst
+from protocol.gates.result import claim
 from protocol.live import ARMS, POLICY, Session
 from protocol.measurements import SERVED
 from protocol.slo import Slo
@@ -24,7 +23,6 @@ from protocol.trace import NS_PER_S
 
 SCHEMA, SCHEMA_VERSION = "diloco-protocol/live-certificate", 1
 LIVE = len(TIERS) - 1
-VERDICTS = {"passed": "PASS", "failed": "FAIL", "undecidable": "INCONCLUSIVE"}
 
 Json = dict[str, Any]
 
@@ -56,7 +54,9 @@ def assess(head: Mapping[str, Any], session: Session) -> Json:
         load = gates.load_match(blocks, slo, settings["margin_pp"], alpha)
         placement = gates.placement(found, p_holm, alpha, settings["min_effect_pp"])
         envelope = found.to_json(p_holm, alpha, settings["segment_s"])
-        claims.append(_claim(regime["name"], str(slo), (integrity, transfer, load, placement, progress), envelope))
+        judged = (integrity, transfer, load, placement, progress)
+        # Every gate decides: a live claim speaks of a real server, so the effect must be there, too.
+        claims.append(claim(regime["name"], str(slo), judged, judged, envelope))
     verdicts = {c["verdict"] for c in claims}
     verdict = "FAIL" if integrity.status == "failed" else _best(verdicts)
     tier = {"number": 0 if integrity.status == "failed" else LIVE, "upper_bound": False}
@@ -104,29 +104,6 @@ def _summaries(session: Session) -> list[Json]:
         }
         for s in session.segments
     ]
-
-
-def _claim(name: str, slo: str, found: Sequence[GateResult], envelope: Json) -> Json:
-    """Of a live claim every gate decides: it speaks of a real server, so the effect must be there, too."""
-    status = worst(g.status for g in found)
-    culprit = next(g for g in found if g.status == status)
-    return {
-        "regime": name,
-        "slo": slo,
-        "verdict": VERDICTS[status],
-        "reason": "every gate passed" if status == "passed" else f"{culprit.gate} {culprit.title}: {culprit.reason}",
-        "gates": [
-            {
-                "gate": g.gate,
-                "title": g.title,
-                "status": g.status,
-                "reason": g.reason,
-                "checks": [asdict(c) for c in g.checks],
-            }
-            for g in found
-        ],
-        "envelope": envelope,
-    }
 
 
 def _sentence(verdict: str, claims: Sequence[Json], head: Mapping[str, Any]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import platform
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from adapters.sidecars.engine import healthy
-from adapters.sidecars.identity import processor
+from adapters.sidecars.identity import host_facts
 from adapters.sidecars.simulated import shipped_calibrations
 from protocol.certificate import TIERS, versions
 
@@ -49,12 +48,10 @@ def doctor(
 
 def facts(sidecar: str | None, executable: str | None) -> dict[str, object]:
     """Plain facts of this machine; None where something is not there."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    host = host_facts()
     return {
-        "system": platform.platform(terse=True),
-        "processor": processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory, GiB": round(memory, 1),
+        **{key: host[key] for key in ("system", "processor", "cores")},
+        "memory, GiB": host["memory_gib"],
         "free disk, GiB": round(shutil.disk_usage(Path.cwd()).free / 2**30, 1),
         "GPU": _gpu(),
         "engine": executable if executable and os.access(executable, os.X_OK) else shutil.which("vllm"),
