@@ -129,7 +129,10 @@ def plain(value: Any) -> str:
     if isinstance(value, Mapping):
         return "; ".join(f"{clean(str(k))}: {plain(v)}" for k, v in sorted(value.items())) or UNKNOWN
     if isinstance(value, Sequence):
-        return ", ".join(plain(v) for v in value) or UNKNOWN
+        shown = [plain(v) for v in value]
+        if len(shown) > 2 and len(set(shown)) == 1:
+            return f"{len(shown)} times {shown[0]}"
+        return ", ".join(shown) or UNKNOWN
     return clean(json.dumps(value, default=str))
 
 

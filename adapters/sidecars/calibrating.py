@@ -29,7 +29,7 @@ MODERATE, NEAR_KNEE = "moderate", "near the knee"
 #: The knee is the highest swept rate whose p95 is at most this many times the lowest rate's; the loads are its shares.
 KNEE_P95, LOAD_SHARES = 2.0, {MODERATE: 0.35, NEAR_KNEE: 0.85}
 #: An invalid run (late client, merges off schedule) is made again this often.
-ATTEMPTS = 3
+ATTEMPTS = 5
 #: Blocks that also hold a run without merges.
 IDLE_BLOCKS = 2
 #: What a slot leaves free after its merge, as a share of the merge.

@@ -120,9 +120,9 @@ def test_the_loads_are_shares_of_the_knee(model: SidecarModel) -> None:
 
 def test_an_invalid_run_is_made_again_and_then_refused(model: SidecarModel) -> None:
     lines: list[str] = []
-    server = Pretended(model, broken=12)  # the sweep has no merges to break
+    server = Pretended(model, broken=30)  # the sweep has no merges to break
     quick = CalibrationPlan(3, 1.0, (4.0,), (8,), (8,), blocks=2, sweep_s=10)
-    with pytest.raises(SidecarError, match="invalid 3 times, last: 1 of 2 merges ran"):
+    with pytest.raises(SidecarError, match="invalid 5 times, last: 1 of 2 merges ran"):
         measure(server, quick, lines.append)
     assert sum("attempt" in line for line in lines) == calibrating.ATTEMPTS
 
