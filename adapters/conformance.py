@@ -143,11 +143,12 @@ def _fleet(
 
 
 def check_scheduler(
-    source: ProcessSource | PlannerSource | RecordedSource, n_decisions: int = 300, seed: int = 1
+    source: ProcessSource | PlannerSource | RecordedSource, n_decisions: int = 300, seed: int = 1, n_islands: int = 8
 ) -> list[Finding]:
     """What stands in the way of certifying this scheduler; empty when nothing does.
 
-    Seven or eight runs of `n_decisions` synthetic observations each, on one island and on four.
+    Eight runs of `n_decisions` synthetic observations each.  A scheduler that names groups when each of `n_islands`
+    has a clock of its own is checked on that fleet, any other on one island.
     """
     if isinstance(source, RecordedSource):
         notes = source.schedule(8.0).report
@@ -156,18 +157,26 @@ def check_scheduler(
         advice = "give it a causal decide(self, obs) to claim more"
         return [Finding("starts", "warning", f"{source.name}: a planner, so an upper bound at any tier", advice)]
     runs = _Runs(source)
-    fleet, quiet = synthetic_observations(seed, n_decisions), synthetic_observations(seed, n_decisions, load=0.0)
+    peers = [_staggered(o) for o in synthetic_observations(seed, n_decisions, n_islands)]
+    try:
+        named = runs.run(peers, seed)
+    except ProtocolError:
+        named = []  # what it makes of one island says whether that matters
+    grouping = any(decision.groups is not None for decision in named)
+    fleet = peers if grouping else synthetic_observations(seed, n_decisions)
+    quiet = synthetic_observations(seed, n_decisions, len(fleet[0].islands), load=0.0)
+    if grouping:
+        quiet = [_staggered(o) for o in quiet]
+    advice = "print the observation in decide (prints go to --log), at the time that is named here"
     try:
         first = runs.run(fleet, seed)
     except ProtocolError as error:
         check = "answers" if ", at the decision at " in str(error) else "starts"
-        return [Finding(check, "error", str(error), "run it by hand on the observation named here")]
+        return [Finding(check, "error", str(error), advice)]
     findings: list[Finding] = []
     try:
-        many = synthetic_observations(seed, n_decisions, n_islands=4)
-        grouping = any(decision.groups is not None for decision in runs.run(many, seed))
-        peers = [_staggered(o) for o in many]
-        named = runs.run(peers, seed) if grouping else []
+        if not grouping:
+            runs.run(synthetic_observations(seed, n_decisions, n_islands=4), seed)
         source.close()
         again = runs.run(fleet, seed)
         runs.run(quiet, seed + 1)
@@ -177,14 +186,14 @@ def check_scheduler(
         source.clock_shift_s = 0.0
         idle = runs.run(quiet, seed)
     except ProtocolError as error:
-        return [Finding("answers", "error", str(error), "run it by hand on the observation named here")]
+        return [Finding("answers", "error", str(error), advice)]
     finally:
         source.clock_shift_s = 0.0
     findings += _differs(first, again, fleet, "repeats", "in a second, fresh process", _ENTROPY)
     if not findings:
         findings += _differs(first, after_another, fleet, "forgets", "after a run with another seed", _MEMORY)
         findings += _differs(first, later, fleet, "clock", "when the clock is set ahead", _CLOCK)
-    findings += _unmergeable(named, peers)
+    findings += _unmergeable(named, peers) if grouping else []
     findings += _judge(first, idle)
     findings += _inspect(source)
     slow = float(np.quantile(runs.seconds, 0.99))

@@ -267,7 +267,7 @@ def place(
     if contender.kind != "scheduler":
         if setting.peers is not None:
             expected = "a scheduler: planners and merge logs name no groups"
-            raise BadInput(f"{plan.contender}, {setting.name}", f"a {contender.kind}", expected)
+            raise BadInput(f"{plan.contender}, {setting.name}", f"a {contender.kind} schedule", expected)
         setting.corridor.check_budget(setting.planner_budget)
         schedule = cast(PlannerSource, contender).plan(
             workload.trace, setting.corridor, setting.planner_budget, words, sidecar, setting.slos[0]

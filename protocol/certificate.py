@@ -244,6 +244,8 @@ def _sentence(verdict: str, tier: Json, claims: Sequence[Json], head: Mapping[st
     some = {c["regime"] for c in won}
     lost = [f"{c['regime']} ({c['slo']})" if c["regime"] in some else c["regime"] for c in claims if c not in won]
     rest = f" Nothing is licensed for {_listed(lost)}." if lost else ""
+    level = head["settings"]["alpha"]
+    rest += f" This was judged at level {level:g}, not at 0.05." if level > 0.05 else ""
     return f"{bound}{name} beats matched random placement of the same number of merges {under}: {gains}.{rest}"
 
 

@@ -40,9 +40,9 @@ class Network:
     def __post_init__(self) -> None:
         bandwidth = np.array(self.bandwidth, np.float64)
         if bandwidth.ndim != 1 or not len(bandwidth) or not (np.isfinite(bandwidth) & (bandwidth > 0)).all():
-            raise BadInput("bandwidth", "a value that is not positive", "bytes a second for every island")
+            raise BadInput("bandwidth", "a value that is not positive and finite", "bytes a second for every island")
         if not 0 <= self.latency_s < math.inf:
-            raise BadInput("latency", f"{self.latency_s:g} s", "a number from 0 on")
+            raise BadInput("latency_s", f"{self.latency_s:g} s", "a number from 0 on")
         bandwidth.flags.writeable = False
         object.__setattr__(self, "bandwidth", bandwidth)
 

@@ -69,8 +69,8 @@ class Paired:
     """One scheduler against another on the same traces.
 
     gain_pp : mean over seeds of (sync-excess violations of `other` - those of `scheduler`); positive is better.
-    interval_pp : t over seeds, at `level`.  p : one-sided sign flips over seeds.  exchanged : what both did on all
-    seeds together, as {what: (scheduler, other)}.
+    interval_pp : t over seeds, at `level`.  p : one-sided sign flips over seeds.  verdicts : of both claims.
+    exchanged : what both did on all seeds together, as {what: (scheduler, other)}.
     """
 
     scheduler: str
@@ -82,7 +82,13 @@ class Paired:
     level: float
     p: float | None
     n_seeds: int
+    verdicts: tuple[str, str]
     exchanged: Mapping[str, tuple[float, float]]
+
+    @property
+    def matched(self) -> bool:
+        """Whether both merged as often, for as long and with as many bytes: else less merging may be all there is."""
+        return all(one == other for one, other in self.exchanged.values())
 
 
 def paired(certificates: Mapping[str, Mapping[str, Any]], level: float = 0.95) -> list[Paired]:
@@ -117,6 +123,7 @@ def paired(certificates: Mapping[str, Mapping[str, Any]], level: float = 0.95) -
                 level=level,
                 p=sign_flip(-gains, root).pvalue,
                 n_seeds=len(gains),
+                verdicts=(mine["verdict"], its["verdict"]),
                 exchanged={
                     key: (float(total[0]), float(total[1]))
                     for key in ("merges", "bytes", "busy_s", "inner_steps")

@@ -101,6 +101,12 @@ def test_pass_with_transfer_is_tier_2_and_names_the_server() -> None:
     assert "under a sidecar model calibrated on vLLM 0.32 at 2026-01-02" in c["sentence"]
 
 
+def test_another_level_is_said() -> None:
+    head = head_for(SOURCE, [setting()])
+    head["settings"]["alpha"] = 0.5
+    assert judged(list(ran()), head)["sentence"].endswith(" This was judged at level 0.5, not at 0.05.")
+
+
 @pytest.mark.parametrize("ratios", [[1.0, 1.01, 0.99, 1.0, 1.005], [1.7, 1.6]])
 def test_without_transfer_serving_is_not_spoken_of(ratios: list[float]) -> None:
     """The claim of the benchmark stays; the calibrated tier does not."""

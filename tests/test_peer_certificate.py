@@ -154,7 +154,7 @@ def test_progress_compares_islands_and_not_sums() -> None:
 
 def test_planners_and_logs_are_refused_in_one_line() -> None:
     source = PlanSource(lambda trace, corridor, budget: Schedule.empty(trace.n_islands))
-    with pytest.raises(BadInput, match="found a planner; expected a scheduler") as caught:
+    with pytest.raises(BadInput, match="found a planner schedule; expected a scheduler") as caught:
         campaign.run(plan_of(source), [peer_setting(n_seeds=1)], jobs=1)
     assert "\n" not in str(caught.value)
 
@@ -247,6 +247,9 @@ def test_the_paired_gain_by_hand() -> None:
     assert row.p == pytest.approx(np.mean(signs @ d >= d.sum() - 1e-9))
     total = sum(s["bytes"] for s in one["regimes"][0]["seeds"])
     assert row.exchanged["bytes"][0] == total and set(row.exchanged) == {"merges", "bytes", "busy_s", "inner_steps"}
+    assert row.verdicts == tuple(c["claims"][0]["verdict"] for c in (one, other))
+    assert row.matched == all(a == b for a, b in row.exchanged.values())
+    assert paired({"a": one, "b": one | {"x": 1}})[0].matched
     assert paired({"b": other, "a": one})[0].gain_pp == pytest.approx(-row.gain_pp)
 
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from strategies import FunctionSource, head_for, quiet, ran, setting, write_folder
 
 from protocol import evidence, files
+from protocol.cli.compare import _trusted
 from protocol.errors import BadInput, ProtocolError
 from protocol.verify import CERTIFICATE, RAW, differences, read_certificate, verify
 
@@ -243,6 +244,16 @@ def test_a_better_verdict_is_named(original: Path, scratch: Path) -> None:
     found = verify(scratch)
     assert len(found) == 2
     assert found[1] == "tier.number: stated 3, recomputed 1" and found[0].startswith("claims[0].envelope.gain_pp: ")
+
+
+def test_an_edited_certificate_is_not_compared(original: Path, scratch: Path) -> None:
+    restore(original, scratch)
+    _trusted(scratch)
+    certificate = json.loads((scratch / CERTIFICATE).read_text())
+    certificate["claims"][0]["envelope"]["gain_pp"] += 1
+    files.write_text(scratch / CERTIFICATE, files.canonical_json(certificate))
+    with pytest.raises(BadInput, match="its raw files do not bear out"):
+        _trusted(scratch)
 
 
 def test_a_changed_question_is_named(original: Path, scratch: Path) -> None:

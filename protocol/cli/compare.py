@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from protocol.compare import compare, paired
-from protocol.verify import read_certificate
+from protocol.errors import BadInput
+from protocol.verify import RAW, read_certificate, verify
 from reports.format import interval, p_text, p_value, pp
 
 
@@ -31,8 +32,11 @@ def compare_command(
 ) -> None:
     """Compare schedulers: Holm over all their claims; exit 0 when some claim still passes, 1 when none does.
 
-    With --paired, exit 0 when the lower limit of some gain is above 0.
+    Folders with raw files are verified first.  With --paired, exit 0 when the lower limit of some gain is above 0 and
+    both schedulers merged equally much.
     """
+    for folder in folders:
+        _trusted(folder)
     if pair:
         _paired(folders, json_)
     rows = compare({str(folder): read_certificate(folder) for folder in folders})
@@ -56,11 +60,26 @@ def _paired(folders: list[Path], json_: bool) -> NoReturn:
     for row in [] if json_ else rows:
         limits = "no interval" if row.interval_pp is None else interval(row.interval_pp)
         typer.echo(
-            f"{row.regime}, {row.slo}: {row.scheduler} gains {pp(row.gain_pp, sign=True)} over {row.other}, "
-            f"{100 * row.level:g} % interval {limits} (t over {row.n_seeds} seeds), sign flip {p_text(row.p)}"
+            f"{row.regime}, {row.slo}: {row.scheduler} ({row.verdicts[0]}) has {pp(row.gain_pp, sign=True)} fewer "
+            f"violations than {row.other} ({row.verdicts[1]}), {100 * row.level:g} % interval {limits} (t over "
+            f"{row.n_seeds} seeds), sign flip {p_text(row.p)}"
         )
+        if not row.matched:
+            typer.echo("  the two did not merge equally much: this is no gain of placement")
         for what, (one, other) in row.exchanged.items():
             typer.echo(
                 f"  {what.replace('_', ' ')}: {one:.15g} and {other:.15g}{'' if one == other else ' (not equal)'}"
             )
-    raise typer.Exit(0 if any(row.interval_pp is not None and row.interval_pp[0] > 0 for row in rows) else 1)
+    won = (row.interval_pp is not None and row.interval_pp[0] > 0 and row.matched for row in rows)
+    raise typer.Exit(0 if any(won) else 1)
+
+
+def _trusted(folder: Path) -> None:
+    """Verify a folder; one without raw files is taken as it states itself, and that is said."""
+    read_certificate(folder)
+    if not (folder / RAW).is_dir():
+        typer.echo(f"{folder}: no raw files, so taken as stated", err=True)
+        return
+    wrong = verify(folder)
+    if wrong:
+        raise BadInput(str(folder), f"a certificate that its raw files do not bear out ({wrong[0]})", "a verified one")

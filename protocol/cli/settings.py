@@ -155,7 +155,7 @@ def setting_of(regime: Regime, worlds: Worlds, slos: Sequence[str] | None) -> Se
         worlds=worlds,
         sidecar=SimulatedSidecar(_model(regime)),
         learner=regime.learner,
-        slos=tuple(Slo.parse(text) for text in dict.fromkeys(slos or (regime.slo,))),
+        slos=tuple(dict.fromkeys(Slo.parse(text) for text in slos or (regime.slo,))),
         n_seeds=regime.seeds,
         planner_budget=regime.planner_budget,
         peers=regime.peers(),

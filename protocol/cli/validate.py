@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
 def validate(
     scheduler: Annotated[str, typer.Argument(help="FILE, FILE:Class, module:attr, cmd:COMMAND, a merge log or a name")],
     decisions: Annotated[int, typer.Option(min=10, help="observations a run")] = 300,
+    islands: Annotated[int, typer.Option(min=2, help="islands of the fleet, for schedulers that name groups")] = 8,
     timeout: Annotated[float, typer.Option(min=0.01, help="seconds within which each decision must come")] = 5.0,
     log: Annotated[Path | None, typer.Option(help="file to which the scheduler's prints are appended")] = None,
     json_: Annotated[bool, typer.Option("--json", help="print the findings as JSON")] = False,
@@ -35,7 +36,7 @@ def validate(
     """
     source = open_scheduler(scheduler, decision_timeout_s=timeout, log_path=log)
     try:
-        findings = check_scheduler(source, decisions)
+        findings = check_scheduler(source, decisions, n_islands=islands)
         causal = source.kind == "scheduler"
     finally:
         source.close()

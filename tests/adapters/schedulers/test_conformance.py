@@ -12,13 +12,13 @@ from adapters.schedulers import open_scheduler
 from protocol import registry
 
 
-def found(tmp_path: Path, code: str, n_decisions: int = 300, **options: object) -> dict[str, str]:
+def found(tmp_path: Path, code: str, n_decisions: int = 300, n_islands: int = 8, **options: object) -> dict[str, str]:
     """Checks that found something, with their level."""
     path = tmp_path / "my_sched.py"
     path.write_text(code)
     source = open_scheduler(str(path), decision_timeout_s=1.0, **options)  # type: ignore[arg-type]
     with source:
-        findings = check_scheduler(source, n_decisions)
+        findings = check_scheduler(source, n_decisions, n_islands=n_islands)
     assert all(f.check in CHECKS and f.message and f.advice for f in findings)
     return {f.check: f.level for f in findings}
 
@@ -51,7 +51,7 @@ def test_honest_schedulers_pass(tmp_path: Path, code: str) -> None:
         ("import time\n" + body("return time.time() % 1e6 < obs.time_s + 9e5 - 9e5 or time.monotonic() > 0"), "decides",
          "warning"),
         ("import datetime\nBEGIN = datetime.datetime(2000, 1, 1)\n"
-         + body("return (datetime.datetime.now() - BEGIN).total_seconds() // 12000 % 2 == obs.queued % 2"), "clock",
+         + body("return (datetime.datetime.now() - BEGIN).total_seconds() // 12345.678 % 2 == obs.queued % 2"), "clock",
          "error"),
         (body("return False"), "decides", "warning"),
         (body("return True"), "decides", "warning"),
@@ -78,6 +78,15 @@ GROUPS = "from protocol.scheduler import Decision\n" + body("n = len(obs.islands
 )  # fmt: skip
 def test_groups_of_islands_that_may_merge(tmp_path: Path, answer: str, level: str | None) -> None:
     assert found(tmp_path, GROUPS.format(answer)).get("groups") == level
+
+
+def test_a_peer_scheduler_is_checked_on_a_fleet_of_its_size(tmp_path: Path) -> None:
+    """It may need islands that a single one does not have, and wait for good where there is nobody to pair."""
+    ready = "[i for i in range(8) if obs.islands[i].steps_since_merge >= obs.h_min and not obs.islands[i].queued]"
+    pairs = f"(lambda r: Decision(len(r) > 1, (tuple(r[:2]),) if len(r) > 1 else None))({ready})"
+    code = "from protocol.scheduler import Decision\n" + body(f"return {pairs}")
+    assert found(tmp_path, code) == {}
+    assert found(tmp_path, code, n_islands=4) == {"answers": "error"}
 
 
 def test_slow_decisions(tmp_path: Path) -> None:
