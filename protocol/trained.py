@@ -47,4 +47,3 @@ def read(folder: Path) -> list[Trained]:
     if dict(zip(table.column_names, table.schema.types, strict=True)) != _COLUMNS:
         raise BadInput(str(folder / TRAINED), f"columns {', '.join(table.column_names)}", ", ".join(_COLUMNS))
     return [Trained(**row) for row in table.to_pylist()]
-

@@ -43,9 +43,7 @@ class MeasuredLearner:
         return next((k for k in factors if k * self.steps[-1] >= inner_steps), factors[-1])
 
     @classmethod
-    def read(
-        cls, path: Path, method: str, islands: int | None = None, column: str = "train_loss"
-    ) -> MeasuredLearner:
+    def read(cls, path: Path, method: str, islands: int | None = None, column: str = "train_loss") -> MeasuredLearner:
         """From `curves.csv` of `protocol train`, the mean over its seeds; of several H the largest.
 
         islands : those of the table's first run of this method where None.  Raises BadInput naming what is missing.
@@ -65,7 +63,9 @@ class MeasuredLearner:
                 table.setdefault(int(row["step"]), []).append(float(row[column]))
             if not table or n is None:
                 known = ", ".join(sorted({f"{r['method']} ({r['islands']})" for r in rows}))
-                raise BadInput(str(path), f"no {method}" + (f" with {islands} islands" if islands else ""), f"one of {known}"[:300])
+                raise BadInput(
+                    str(path), f"no {method}" + (f" with {islands} islands" if islands else ""), f"one of {known}"[:300]
+                )
             # Tokens of all islands grow by this much a nominal step, unless islands cut their steps.
             tokens = max(int(r["tokens"]) / int(r["step"]) for r in mine) / n
         except (KeyError, ValueError, TypeError, ZeroDivisionError) as problem:

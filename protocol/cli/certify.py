@@ -70,16 +70,19 @@ def certify(
         str | None, typer.Option(help="FOLDER[:METHOD] of `protocol train`: schedulers see its loss and tokens")
     ] = None,
     learner_scale: Annotated[
-        int | None, typer.Option(min=1, help="inner steps that one step of --learner stands for (default: as many as fit)")
+        int | None,
+        typer.Option(min=1, help="inner steps that one step of --learner stands for (default: as many as fit)"),
     ] = None,
     train_seeds: Annotated[
-        int | None, typer.Option(min=3, help="train small models under the schedules of this many seeds, for G4 (torch)")
+        int | None,
+        typer.Option(min=3, help="train small models under the schedules of this many seeds, for G4 (torch)"),
     ] = None,
     train_factor: Annotated[
         int, typer.Option(min=1, help="with --train-seeds: inner steps to one trained step")
     ] = learning.FACTOR,
     loss_margin: Annotated[
-        float, typer.Option(min=0.0, help="with --train-seeds: nats that the policy's final loss may exceed the control's")
+        float,
+        typer.Option(min=0.0, help="with --train-seeds: nats that the policy's final loss may exceed the control's"),
     ] = learning.LOSS_MARGIN,
     sidecar: Annotated[
         str | None, typer.Option(help="real server (http://HOST:PORT) on which every arm is replayed: tier 3")
@@ -115,6 +118,7 @@ def certify(
         raise BadInput("--alpha, --min-effect", f"{alpha} and {min_effect}", "numbers")
     folder = out or Path("runs") / _name(scheduler)
     watched = learning.attached(learner, learner_scale)
+    trainer = None if train_seeds is None else learning.training(train_seeds, loss_margin, train_factor)
 
     def settings(n_seeds: int | None, root: int) -> real.Chosen:
         return settings_for(regime or [], trace or [], trace_format, time_unit, root, {
@@ -153,11 +157,8 @@ def certify(
     )
     if server is not None:
         request.head["settings"]["real"] = server.described
-    trainer = None
-    if train_seeds is not None:
-        trainer = learning.training(train_seeds, loss_margin, train_factor, [s.n_seeds for s in request.settings])
-        request.head["settings"]["train"] = trainer.described
-        request.head["versions"]["torch"] = trainer.version
+    if trainer is not None:
+        trainer.enter(request.head)
     if preregister is not None:
         digest = preregistration.register(request.head, preregister)
         again = f"--preregistered {preregister}" + (f" --seed {root}" if fresh_seed else "")
@@ -211,7 +212,11 @@ def _run(
     head = request.head
     # What decides the evidence of a seed; alpha and the minimum effect only decide what is made of it.
     later = ("alpha", "min_effect_pp", "train")
-    asked = {**head, "settings": {k: v for k, v in head["settings"].items() if k not in later}}
+    asked = {
+        **head,
+        "settings": {k: v for k, v in head["settings"].items() if k not in later},
+        "versions": {k: v for k, v in head["versions"].items() if k != "torch"},
+    }
     partial_results = Partial(folder, asked)
     if partial_results.started_afresh:
         notes.print(f"starting afresh: {partial_results.started_afresh}")

@@ -82,13 +82,22 @@ class Training:
     described: dict[str, Any]
     version: str
 
+    def enter(self, head: dict[str, Any]) -> None:
+        """State it in a head.  Raises BadInput when some regime has fewer seeds or inner steps than it needs."""
+        for regime in head["regimes"]:
+            n, wanted = regime["n_seeds"], self.described["seeds"]
+            if wanted > n:
+                raise BadInput("--train-seeds", f"{wanted}", f"at most {n}, the seeds of {regime['name']}")
+            if _steps(regime, self.described) < 1:
+                found = f"{self.described['steps_per_trained_step']}"
+                raise BadInput("--train-factor", found, f"at most the inner steps of {regime['name']}")
+        head["settings"]["train"], head["versions"]["torch"] = self.described, self.version
 
-def training(n: int, margin: float, factor: int, n_seeds: Sequence[int]) -> Training:
-    """Raises ProtocolError without torch, BadInput when some regime has fewer than `n` seeds."""
+
+def training(n: int, margin: float, factor: int) -> Training:
+    """Raises ProtocolError without torch."""
     if not 0 <= margin < math.inf:
         raise BadInput("--loss-margin", f"{margin}", "a number from 0 on")
-    if n > min(n_seeds):
-        raise BadInput("--train-seeds", f"{n}", f"at most {min(n_seeds)}, the seeds of a regime")
     from adapters.learners.corpus import standard_library
     from adapters.learners.framework import torch
 
@@ -114,10 +123,7 @@ def train(
     factor = asked.described["steps_per_trained_step"]
     tasks: list[tuple[str, int, str, list[Round], Recipe, bool]] = []
     for regime in head["regimes"]:
-        corridor = regime["corridor"]
-        steps = corridor["horizon_ns"] // corridor["step_ns"] // factor
-        if steps < 1:
-            raise BadInput("--train-factor", f"{factor}", f"fewer than the inner steps of {regime['name']}")
+        steps = _steps(regime, asked.described)
         for e in found:
             if e.regime == regime["name"] and e.seed < asked.described["seeds"]:
                 recipe = _recipe(steps, seeds.words(head["settings"]["root_seed"], "training", e.regime, e.seed)[0])
@@ -138,6 +144,12 @@ def train(
     raw.attach_trained(found, made)
 
 
+def _steps(regime: Mapping[str, Any], described: Mapping[str, Any]) -> int:
+    """Trained steps of an island that never merges."""
+    corridor = regime["corridor"]
+    return int(corridor["horizon_ns"] // corridor["step_ns"] // described["steps_per_trained_step"])
+
+
 def _recipe(steps: int, seed: int) -> Recipe:
     from adapters.learners.decoder import Shape
     from adapters.learners.islands import Recipe
@@ -145,9 +157,7 @@ def _recipe(steps: int, seed: int) -> Recipe:
     return Recipe(shape=Shape(*_SHAPE), steps=steps, seed=seed, **_RECIPE)
 
 
-def _run(
-    regime: str, seed: int, arm: str, rounds: list[Round], recipe: Recipe, peers: bool, corpus: Corpus
-) -> Trained:
+def _run(regime: str, seed: int, arm: str, rounds: list[Round], recipe: Recipe, peers: bool, corpus: Corpus) -> Trained:
     from adapters.learners.framework import torch
     from adapters.learners.stacked import StackedRun
 

@@ -37,7 +37,8 @@ def loss_check(evidence: Sequence[SeedEvidence], n: int, margin: float, alpha: f
 
     for seed, a, b in whole:
         if (a.trained_steps, a.tokens) != (b.trained_steps, b.tokens):
-            reason = f"seed {seed}: {a.tokens} tokens in {a.trained_steps} steps, the control {b.tokens} in {b.trained_steps}"
+            other = f"the control {b.tokens} in {b.trained_steps}"
+            reason = f"seed {seed}: trained on {a.tokens} tokens in {a.trained_steps} steps, {other}"
             return Check(NAME, "failed", reason, threshold=margin, n=len(whole), details=details)
     if len(whole) < n:
         return undecided(f"{len(whole)} of {n} seeds were trained under both schedules")
@@ -51,8 +52,8 @@ def loss_check(evidence: Sequence[SeedEvidence], n: int, margin: float, alpha: f
     low, high = mean - half, mean + half
     status = "passed" if high <= margin else "failed" if low > margin else "undecidable"
     reason = (
-        f"{mean:+.4f} nats against the first matched draw, {100 * (1 - 2 * alpha):g} % interval {low:.4f} to {high:.4f} "
-        f"over {n} seeds (margin {margin:g})"
+        f"{mean:+.4f} nats a symbol against the first matched draw, {100 * (1 - 2 * alpha):g} % interval "
+        f"{low:.4f} to {high:.4f} over {n} seeds (margin {margin:g})"
     )
     return Check(NAME, status, reason, mean, margin, n, (low, high), details)  # type: ignore[arg-type]
 
