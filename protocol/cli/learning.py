@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 FACTOR = 24
 #: Nats a symbol that the policy may end above its control.
 LOSS_MARGIN = 0.02
-_RECIPE = {"batch": 4, "warm_up": 10}
 _SHAPE = (16, 1, 2, 40, 16)
 #: Windows of held-out text.
 _WINDOWS = 64
@@ -154,7 +153,7 @@ def _recipe(steps: int, seed: int) -> Recipe:
     from adapters.learners.decoder import Shape
     from adapters.learners.islands import Recipe
 
-    return Recipe(shape=Shape(*_SHAPE), steps=steps, seed=seed, **_RECIPE)
+    return Recipe(shape=Shape(*_SHAPE), steps=steps, batch=4, warm_up=10, seed=seed)
 
 
 def _run(regime: str, seed: int, arm: str, rounds: list[Round], recipe: Recipe, peers: bool, corpus: Corpus) -> Trained:
