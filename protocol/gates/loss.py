@@ -9,7 +9,7 @@ import numpy as np
 from scipy import stats
 
 from protocol.evidence import POLICY, UNIFORM, SeedEvidence
-from protocol.gates.result import Check
+from protocol.gates.result import Check, Status
 
 NAME = "validation loss"
 #: Fewer pairs give no limit that is worth stating.
@@ -50,12 +50,12 @@ def loss_check(evidence: Sequence[SeedEvidence], n: int, margin: float, alpha: f
     half = float(stats.t.ppf(1 - alpha, n - 1) * stats.sem(d))
     mean = float(d.mean())
     low, high = mean - half, mean + half
-    status = "passed" if high <= margin else "failed" if low > margin else "undecidable"
+    status: Status = "passed" if high <= margin else "failed" if low > margin else "undecidable"
     reason = (
         f"{mean:+.4f} nats a symbol against the first matched draw, {100 * (1 - 2 * alpha):g} % interval "
         f"{low:.4f} to {high:.4f} over {n} seeds (margin {margin:g})"
     )
-    return Check(NAME, status, reason, mean, margin, n, (low, high), details)  # type: ignore[arg-type]
+    return Check(NAME, status, reason, mean, margin, n, (low, high), details)
 
 
 def _number(value: float) -> float | None:

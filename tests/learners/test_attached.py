@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,6 @@ from strategies import FunctionSource, changed, described, plan_of, ran, setting
 from test_measured import TABLE
 from test_peer_certificate import P, coin, evidence_of, head_of
 
-from adapters.learners.measured import MeasuredLearner
 from protocol import campaign
 from protocol.cli import learning
 from protocol.cli.settings import settings_for
@@ -64,12 +66,12 @@ def test_what_is_wrong_with_a_learner_is_named(tmp_path: Path) -> None:
 
 
 def on_loss(obs: Observation, rng: np.random.Generator) -> bool:
-    """Merges once a good part of the curve is behind: never under a loss that stays above."""
-    return obs.loss < 2.9
+    """At H_min under the measured curve, which begins at 3.1; at H_max under the modelled one, at 3.8 by then."""
+    return obs.loss < 3.5
 
 
 def pairs_on_loss(obs: Observation, rng: np.random.Generator) -> Decision:
-    ready = [i for i, o in enumerate(obs.islands) if o.steps_since_merge >= obs.h_min and o.loss < 2.9]
+    ready = [i for i, o in enumerate(obs.islands) if o.steps_since_merge >= obs.h_min and o.loss < 3.5]
     return Decision(len(ready) > 1, ((ready[0], ready[1]),)) if len(ready) > 1 else Decision(False)
 
 
@@ -93,7 +95,7 @@ def test_schedulers_see_the_measured_loss_and_tokens(tmp_path: Path, regime: str
     # 8163 steps in 600 s over 60 measured ones: no divisor of 128 covers them, so the largest; 1 token a step.
     assert text["learner"]["steps_per_measured_step"] == 128 and text["tokens_per_step"] == 1
     assert text["learner"]["kind"] == "measured" and text["learner"]["method"] == "DiLoCo"
-    assert placed["measured"] != placed["modelled"]
+    assert placed["measured"][0] == 128 * 73_500_000 and placed["modelled"][0] == 512 * 73_500_000
     assert seen[0].tokens == seen[0].steps_since_merge and seen[0].loss == pytest.approx(3.1)
     assert seen[-1].staleness_s > 0
 
@@ -139,6 +141,26 @@ def test_one_island_stands_for_four_workers(torch: Any, corpus: Any) -> None:
     assert rows[0].trained_steps == 4 * ((120 - 2 * len(found[0].placed[POLICY].gaps)) * 4 // 16)
     lost = changed(found[0], placed={a: p for a, p in found[0].placed.items() if a != UNIFORM})
     assert len(trained(head, [lost, *found[1:]], corpus)) == 5
+
+
+def test_without_torch_there_is_one_line_and_no_replay(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
+    command = [
+        sys.executable,
+        "-m",
+        "protocol",
+        "certify",
+        "fixed-h-256",
+        "--train-seeds",
+        "3",
+        "--out",
+        tmp_path / "out",
+    ]
+    paths = f"{tmp_path}{os.pathsep}{Path(__file__).resolve().parents[2]}"
+    env = {**os.environ, "PYTHONPATH": paths, "COLUMNS": "200"}
+    found = subprocess.run(command, capture_output=True, text=True, env=env, timeout=100, check=False)
+    assert found.returncode == 2 and len(found.stderr.splitlines()) == 1 and not (tmp_path / "out").exists()
+    assert "pip install 'diloco-protocol[train]'" in found.stderr
 
 
 def test_more_training_than_the_regime_has_is_refused(corpus: Any) -> None:
