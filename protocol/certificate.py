@@ -7,6 +7,7 @@ holds both recomputes the certificate to the last digit.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from platform import python_version
 from typing import Any
@@ -19,6 +20,7 @@ from protocol.gates import real as real_gates
 from protocol.gates.envelope import Measured, envelope_gate, measure
 from protocol.gates.integrity import integrity_gate
 from protocol.gates.load_match import load_match_gate
+from protocol.gates.loss import loss_check
 from protocol.gates.peers import peer_progress_gate
 from protocol.gates.progress import progress_gate
 from protocol.gates.result import GateResult, claim
@@ -79,6 +81,10 @@ def assess(head: Mapping[str, Any], evidence: Sequence[SeedEvidence]) -> Json:
                     load_match_gate(mine, slo, index),
                     progress_gate(mine, corridor, tokens) if peers is None else peer_progress_gate(mine, peers, tokens),
                 ]
+            if "train" in settings:
+                trained = settings["train"]
+                loss = loss_check(mine, trained["seeds"], trained["loss_margin"], settings["alpha"])
+                gates[-1] = replace(gates[-1], checks=(*gates[-1].checks, loss))
             claims.append((regime["name"], text, gates, measured))
     adjusted = holm([measured.p for *_, measured in claims], settings["alpha"]).adjusted
     written = []

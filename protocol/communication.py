@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -203,6 +203,17 @@ def rounds_of_schedule(schedule: Schedule, step_ns: int, horizon_ns: int, payloa
     rest = np.maximum(horizon_ns - free, 0) // step_ns
     alone = np.maximum(free, horizon_ns)
     return [*found, Round(np.eye(n), False, rest, done, alone, alone, np.zeros(n))]
+
+
+def coarser(rounds: Sequence[Round], factor: int) -> list[Round]:
+    """The same rounds when only every `factor`-th inner step of an island is trained.
+
+    Fractions are carried from round to round, so that equal inner steps stay equal trained steps.
+    """
+    return [
+        replace(r, first_step=r.first_step // factor, steps=(r.first_step + r.steps) // factor - r.first_step // factor)
+        for r in rounds
+    ]
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from protocol import replays
+from protocol import replays, trained
 from protocol.errors import BadInput
 from protocol.measurements import Measurements
 from protocol.parquet import read_table, write_tables
 from protocol.replays import Replayed
 from protocol.trace import whole
+from protocol.trained import Trained
 
 #: Arms whose requests are kept row by row.
 POLICY, NO_SYNC = "policy", "no-sync"
@@ -100,7 +101,8 @@ class Probe:
 
 @dataclass(frozen=True, eq=False)
 class SeedEvidence:
-    """One seed of one regime; `replays` are those on a real server, where there was one."""
+    """One seed of one regime; `replays` are those on a real server, where there was one, `trained` (by arm) what
+    models lost that were trained under the schedules, where any were."""
 
     regime: str
     seed: int
@@ -117,6 +119,7 @@ class SeedEvidence:
     requests: dict[str, Measurements]
     placed: dict[str, Placements] = field(default_factory=dict)
     replays: list[Replayed] = field(default_factory=list)
+    trained: dict[str, Trained] = field(default_factory=dict)
 
 
 def write(evidence: Sequence[SeedEvidence], folder: Path) -> list[str]:
@@ -136,7 +139,9 @@ def write(evidence: Sequence[SeedEvidence], folder: Path) -> list[str]:
     }
     names = write_tables(tables, folder)
     made = [r for e in evidence for r in e.replays]
-    return sorted(names + (replays.write(made, folder) if made else []))
+    runs = [t for e in evidence for t in e.trained.values()]
+    more = [*(replays.write(made, folder) if made else []), *(trained.write(runs, folder) if runs else [])]
+    return sorted(names + more)
 
 
 def read(folder: Path) -> list[SeedEvidence]:
@@ -152,6 +157,8 @@ def read(folder: Path) -> list[SeedEvidence]:
         raise BadInput(str(folder), f"broken raw files ({type(error).__name__}: {what})", "files as written") from None
     if (folder / replays.REPLAYS).exists():
         attach(found, replays.read(folder))
+    if (folder / trained.TRAINED).exists():
+        attach_trained(found, trained.read(folder))
     return found
 
 
@@ -162,6 +169,17 @@ def attach(evidence: Sequence[SeedEvidence], made: Sequence[Replayed]) -> None:
         if (r.regime, r.seed) not in seeds:
             raise BadInput(replays.REPLAYS, f"{r.regime}, seed {r.seed}", "a seed of this campaign")
         seeds[r.regime, r.seed].replays.append(r)
+
+
+def attach_trained(evidence: Sequence[SeedEvidence], runs: Sequence[Trained]) -> None:
+    """Give each seed its training runs.  Raises BadInput on one of a seed that is not there, or on two of one arm."""
+    seeds = {(e.regime, e.seed): e for e in evidence}
+    for t in runs:
+        e = seeds.get((t.regime, t.seed))
+        if e is None or t.arm not in (POLICY, UNIFORM) or t.arm in e.trained:
+            found = f"{t.regime}, seed {t.seed}, arm {t.arm}"
+            raise BadInput(trained.TRAINED, found, f"{POLICY} and {UNIFORM} of a seed of this campaign, each once")
+        e.trained[t.arm] = t
 
 
 def _rebuilt(tables: Mapping[str, pa.Table]) -> list[SeedEvidence]:

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from protocol import campaign, evidence, files, preregistration, signature
 from protocol.certificate import assess
-from protocol.cli import real
+from protocol.cli import learning, real
 from protocol.cli.pages import FIGURES, TABLES, write_pages
 from protocol.cli.settings import SLACK, Asked, asked, contender_opener, outputs, settings_for
 from protocol.errors import BadInput
@@ -66,6 +66,24 @@ def certify(
     fresh_seed: Annotated[
         bool, typer.Option("--fresh-seed", help="a root that nobody could know before, recorded in the certificate")
     ] = False,
+    learner: Annotated[
+        str | None, typer.Option(help="FOLDER[:METHOD] of `protocol train`: schedulers see its loss and tokens")
+    ] = None,
+    learner_scale: Annotated[
+        int | None,
+        typer.Option(min=1, help="inner steps that one step of --learner stands for (default: as many as fit)"),
+    ] = None,
+    train_seeds: Annotated[
+        int | None,
+        typer.Option(min=3, help="train small models under the schedules of this many seeds, for G4 (torch)"),
+    ] = None,
+    train_factor: Annotated[
+        int, typer.Option(min=1, help="with --train-seeds: inner steps to one trained step")
+    ] = learning.FACTOR,
+    loss_margin: Annotated[
+        float,
+        typer.Option(min=0.0, help="with --train-seeds: nats that the policy's final loss may exceed the control's"),
+    ] = learning.LOSS_MARGIN,
     sidecar: Annotated[
         str | None, typer.Option(help="real server (http://HOST:PORT) on which every arm is replayed: tier 3")
     ] = None,
@@ -99,11 +117,13 @@ def certify(
     if not math.isfinite(alpha) or not math.isfinite(min_effect):
         raise BadInput("--alpha, --min-effect", f"{alpha} and {min_effect}", "numbers")
     folder = out or Path("runs") / _name(scheduler)
+    watched = learning.attached(learner, learner_scale)
+    trainer = None if train_seeds is None else learning.training(train_seeds, loss_margin, train_factor)
 
     def settings(n_seeds: int | None, root: int) -> real.Chosen:
         return settings_for(regime or [], trace or [], trace_format, time_unit, root, {
             "seeds": n_seeds, "slos": tuple(slo) if slo else None, "decision_steps": decision_steps,
-            "calibration": calibration,
+            "calibration": calibration, "learner": watched,
         })  # fmt: skip
 
     chosen, server = settings(seeds, root), None
@@ -137,6 +157,8 @@ def certify(
     )
     if server is not None:
         request.head["settings"]["real"] = server.described
+    if trainer is not None:
+        trainer.enter(request.head)
     if preregister is not None:
         digest = preregistration.register(request.head, preregister)
         again = f"--preregistered {preregister}" + (f" --seed {root}" if fresh_seed else "")
@@ -155,7 +177,7 @@ def certify(
     with locked(folder):
         if (folder / CERTIFICATE).exists():
             notes.print(f"replacing the certificate in {folder}", soft_wrap=True)
-        certificate = _run(request, folder, jobs, notes, server)
+        certificate = _run(request, folder, jobs, notes, server, trainer)
         if sign is not None:
             signature.sign(folder / CERTIFICATE, sign)
     if json_:
@@ -182,11 +204,19 @@ def _count(draws: str | None) -> int:
     return int(draws)
 
 
-def _run(request: Asked, folder: Path, jobs: int, notes: Console, server: real.Server | None) -> dict[str, Any]:
+def _run(
+    request: Asked, folder: Path, jobs: int, notes: Console, server: real.Server | None,
+    trainer: learning.Training | None,
+) -> dict[str, Any]:  # fmt: skip
     """Run what is missing, judge everything, write the folder; the certificate itself appears last."""
     head = request.head
-    # What decides the evidence; alpha and the minimum effect only decide what is made of it.
-    asked = {**head, "settings": {k: v for k, v in head["settings"].items() if k not in ("alpha", "min_effect_pp")}}
+    # What decides the evidence of a seed; alpha and the minimum effect only decide what is made of it.
+    later = ("alpha", "min_effect_pp", "train")
+    asked = {
+        **head,
+        "settings": {k: v for k, v in head["settings"].items() if k not in later},
+        "versions": {k: v for k, v in head["versions"].items() if k != "torch"},
+    }
     partial_results = Partial(folder, asked)
     if partial_results.started_afresh:
         notes.print(f"starting afresh: {partial_results.started_afresh}")
@@ -207,6 +237,11 @@ def _run(request: Asked, folder: Path, jobs: int, notes: Console, server: real.S
             partial_results.keep,
             lambda done, total: bar.update(task, completed=done, total=total),
         )
+        if trainer is not None:
+            bar.update(task, description="training", completed=0)
+            learning.train(
+                trainer, head, found, jobs, lambda done, total: bar.update(task, completed=done, total=total)
+            )
         bar.update(task, description="judging")
         certificate = assess(head, found) if server is None else {}
     if server is not None:

@@ -20,6 +20,7 @@ from adapters.traces.worlds import GeneratedWorlds, RecordedWorlds
 from protocol import calibration, seeds
 from protocol.campaign import Contender, Plan, Setting, Worlds
 from protocol.certificate import versions
+from protocol.cli.learning import Attached
 from protocol.errors import BadInput
 from protocol.measurements import SERVED
 from protocol.regime import Regime
@@ -122,8 +123,8 @@ def settings_for(
 ) -> tuple[list[Setting], list[dict[str, Any]]]:
     """Settings, and their descriptions for the certificate, of every regime and trace that was asked for.
 
-    overrides : "seeds", "slos", "decision_steps", "calibration" (a folder, its model serves every regime); None leaves
-    the regime's own.
+    overrides : "seeds", "slos", "decision_steps", "calibration" (a folder, its model serves every regime), "learner"
+    (an `Attached` curve); None leaves the regime's own.
     Raises BadInput on anything unknown, and on one name given twice.
     """
     pairs = []
@@ -139,8 +140,17 @@ def settings_for(
             raise BadInput("--regime, --trace", f"{name} twice", "each once")
     given = overrides.get("calibration")
     fitted = None if given is None else SimulatedSidecar(SidecarModel.from_calibration(calibration.read(given)))
+    watched: Attached | None = overrides.get("learner")
+    if watched is not None:
+        pairs = [_watching(watched, *pair) for pair in pairs]
     served = [replace(s, sidecar=fitted) if fitted else s for s, _ in pairs]
     return served, [_described(s, d, given) for s, (_, d) in zip(served, pairs, strict=True)]
+
+
+def _watching(curve: Attached, s: Setting, described: dict[str, Any]) -> tuple[Setting, dict[str, Any]]:
+    """The setting with a measured learner in the modelled one's place."""
+    learner, text = curve.over(s.corridor.horizon_ns // s.corridor.step_ns)
+    return replace(s, learner=learner), {**described, "learner": text}
 
 
 def _overridden(regime: Regime, overrides: Mapping[str, Any]) -> Regime:

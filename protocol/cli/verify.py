@@ -12,6 +12,7 @@ from rich.console import Console
 
 from protocol import campaign, evidence, files, signature
 from protocol.certificate import versions
+from protocol.cli import learning
 from protocol.cli.pages import differing_pages, write_live_pages, write_pages
 from protocol.cli.settings import asked, outputs, settings_for
 from protocol.errors import BadInput
@@ -27,6 +28,7 @@ def verify_command(
     rerun: Annotated[str | None, typer.Option(help="the scheduler, to run everything again as well")] = None,
     trace: Annotated[list[Path] | None, typer.Option(help="with --rerun: the traces, where there were any")] = None,
     regime: Annotated[list[str] | None, typer.Option(help="with --rerun: regime files, where they were files")] = None,
+    learner: Annotated[str | None, typer.Option(help="with --rerun: --learner as it was, where there was one")] = None,
     key: Annotated[Path | None, typer.Option(help="Ed25519 public key (PEM) of the signature")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="processes for --rerun")] = 2,
     most: Annotated[int, typer.Option(min=1, help="differences to print")] = 20,
@@ -48,7 +50,7 @@ def verify_command(
     if rerun is not None and "real" in certificate["settings"]:
         raise BadInput("--rerun", "a certificate of replays on a real server", "none of those: verify without --rerun")
     if rerun is not None and not found:
-        found += _run_again(certificate, folder, rerun, regime or [], trace or [], jobs)
+        found += _run_again(certificate, folder, rerun, regime or [], trace or [], jobs, learner)
     for line in found[:most]:
         typer.echo(f"differs: {line}")
     if len(found) > most:
@@ -67,7 +69,13 @@ def _draw(certificate: dict[str, Any], is_live: bool, raw: Path, folder: Path) -
 
 
 def _run_again(
-    certificate: dict[str, Any], folder: Path, scheduler: str, regimes: list[str], traces: list[Path], jobs: int
+    certificate: dict[str, Any],
+    folder: Path,
+    scheduler: str,
+    regimes: list[str],
+    traces: list[Path],
+    jobs: int,
+    learner: str | None,
 ) -> list[str]:
     """What differs between the stored raw files and those of a fresh run with the same settings."""
     stored, chosen = certificate["regimes"], certificate["settings"]
@@ -80,6 +88,7 @@ def _run_again(
             "seeds": old["n_seeds"],
             "slos": tuple(old["slos"]),
             "decision_steps": old["corridor"]["decision_steps"],
+            "learner": _watched(old, learner),
         }
         if name.startswith("trace:"):
             if name not in given:
@@ -102,13 +111,32 @@ def _run_again(
             min_effect_pp=chosen["min_effect_pp"],
             hidden=[*outputs(folder), *traces],
         )
+        trainer = None
+        if "train" in chosen:
+            keys = ("seeds", "loss_margin", "steps_per_trained_step")
+            trainer = learning.training(*(chosen["train"][key] for key in keys))
+            trainer.enter(request.head)
         before = {k: v for k, v in certificate.items() if k in ("contender", "settings")}
         after = {k: request.head[k] for k in before}
         found += [f"asked: {line}" for line in differences(before, after)]
         with Console(stderr=True).status("running everything again"):
             fresh = campaign.run(request.plan, request.settings, jobs)
+            if trainer is not None:
+                learning.train(trainer, request.head, fresh, jobs)
         again = Path(temporary) / RAW
         for name in evidence.write(fresh, again):
             if files.sha256(again / name) != files.sha256(folder / RAW / name):
                 found.append(f"{RAW}/{name}: a fresh run gives other contents")
     return found
+
+
+def _watched(regime: dict[str, Any], text: str | None) -> learning.Attached | None:
+    """The measured curve that a regime's scheduler saw, at its scale.  Raises BadInput when `text` is not that one."""
+    stated = regime.get("learner", {})
+    if stated.get("kind") != "measured":
+        return None
+    curve = learning.attached(text, stated["steps_per_measured_step"]) if text is not None else None
+    if curve is None or (curve.digest, curve.method) != (stated["curves_sha256"], stated["method"]):
+        expected = f"the folder of {stated['method']} whose curves.csv has SHA-256 {stated['curves_sha256'][:16]}"
+        raise BadInput("--learner", text or "nothing", expected)
+    return curve
