@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol, cast
 
 import joblib
 import numpy as np
+from joblib.externals.loky import get_reusable_executor
 from numpy.typing import NDArray
 
 from protocol import peer_controls, seeds
@@ -169,6 +170,11 @@ def run(
             done[setting.name, seed].placed[CROSSED] = placements
             progress(len(done) + count, 2 * len(wanted))
     return [done[setting.name, seed] for setting, seed in wanted]
+
+
+def dismiss_workers() -> None:
+    """End the idle worker processes of `run`: they keep their memory, and writing the results needs some."""
+    get_reusable_executor().shutdown(wait=True)
 
 
 def _in_worker(owner: int, work: Callable[..., Any], *arguments: Any) -> Any:

@@ -242,6 +242,8 @@ def _run(
             learning.train(
                 trainer, head, found, jobs, lambda done, total: bar.update(task, completed=done, total=total)
             )
+        if jobs > 1:
+            campaign.dismiss_workers()
         bar.update(task, description="judging")
         certificate = assess(head, found) if server is None else {}
     if server is not None:
