@@ -70,6 +70,9 @@ class MeasuredLearner:
             tokens = max(int(r["tokens"]) / int(r["step"]) for r in mine) / n
         except (KeyError, ValueError, TypeError, ZeroDivisionError) as problem:
             raise BadInput(str(path), f"{type(problem).__name__}: {problem}", "curves.csv of protocol train") from None
+        if tokens < 1 or min(table) < 1:
+            found = f"{method} with {tokens:g} tokens a step from step {min(table)} on"
+            raise BadInput(str(path), found, "at least one token a step, and steps from 1 on")
         steps = sorted(table)
         losses = np.array([np.mean(table[s]) for s in steps])
         if not np.isfinite(losses).all():

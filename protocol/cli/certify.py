@@ -78,12 +78,18 @@ def certify(
         typer.Option(min=3, help="train small models under the schedules of this many seeds, for G4 (torch)"),
     ] = None,
     train_factor: Annotated[
-        int, typer.Option(min=1, help="with --train-seeds: inner steps to one trained step")
-    ] = learning.FACTOR,
+        int | None,
+        typer.Option(min=1, help=f"with --train-seeds: inner steps to one trained step (default: {learning.FACTOR})"),
+    ] = None,
     loss_margin: Annotated[
-        float,
-        typer.Option(min=0.0, help="with --train-seeds: nats that the policy's final loss may exceed the control's"),
-    ] = learning.LOSS_MARGIN,
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=0.5,
+            help="with --train-seeds: nats by which the policy's final loss may exceed the control's "
+            f"(default: {learning.LOSS_MARGIN})",
+        ),
+    ] = None,
     sidecar: Annotated[
         str | None, typer.Option(help="real server (http://HOST:PORT) on which every arm is replayed: tier 3")
     ] = None,
@@ -118,7 +124,12 @@ def certify(
         raise BadInput("--alpha, --min-effect", f"{alpha} and {min_effect}", "numbers")
     folder = out or Path("runs") / _name(scheduler)
     watched = learning.attached(learner, learner_scale)
-    trainer = None if train_seeds is None else learning.training(train_seeds, loss_margin, train_factor)
+    if train_seeds is None and (train_factor is not None or loss_margin is not None):
+        raise BadInput("--train-factor, --loss-margin", "no --train-seeds", "both only with it: nothing is trained")
+    trainer = None
+    if train_seeds is not None:
+        margin = learning.LOSS_MARGIN if loss_margin is None else loss_margin
+        trainer = learning.training(train_seeds, margin, train_factor or learning.FACTOR)
 
     def settings(n_seeds: int | None, root: int) -> real.Chosen:
         return settings_for(regime or [], trace or [], trace_format, time_unit, root, {

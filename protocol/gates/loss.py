@@ -20,7 +20,8 @@ def loss_check(evidence: Sequence[SeedEvidence], n: int, margin: float, alpha: f
     """H0: the mean over seeds of the policy's final loss minus its control's exceeds `margin` (nats a symbol).
 
     n : seeds of the regime that were to be trained, the first ones.  Passed when the one-sided upper t limit at `alpha`
-    is at most the margin, failed when the lower limit exceeds it.  Differences that are all equal are their own limit.
+    is at most the margin, failed when the lower limit exceeds it.  Undecidable when less was trained than the schedules
+    have merges, which merging cannot show in, or when the differences do not vary, which says the same.
     """
     pairs = [(e.seed, e.trained.get(POLICY), e.trained.get(UNIFORM)) for e in evidence if e.seed < n]
     whole = [(seed, a, b) for seed, a, b in pairs if a is not None and b is not None]
@@ -44,9 +45,17 @@ def loss_check(evidence: Sequence[SeedEvidence], n: int, margin: float, alpha: f
         return undecided(f"{len(whole)} of {n} seeds were trained under both schedules")
     if n < FEWEST:
         return undecided(f"{n} seeds; at least {FEWEST} are needed")
+    for e in evidence:
+        arm, merges = e.trained.get(POLICY), int(e.placed[POLICY].lengths[0]) if len(e.placed[POLICY]) else 0
+        if arm is not None and arm.trained_steps < max(merges, 1):
+            return undecided(
+                f"seed {e.seed}: {arm.trained_steps} trained steps for {merges} merges; train more of them"
+            )
     d = np.array([a.validation_loss - b.validation_loss for _, a, b in whole])
     if not np.isfinite(d).all():
         return undecided(f"seed {whole[int(np.argmin(np.isfinite(d)))][0]}: training diverged, no final loss")
+    if np.ptp(d) == 0:
+        return undecided(f"every seed differs by {d[0]:+.4f} nats: differences that do not vary decide nothing")
     half = float(stats.t.ppf(1 - alpha, n - 1) * stats.sem(d))
     mean = float(d.mean())
     low, high = mean - half, mean + half

@@ -24,9 +24,9 @@ from protocol.trained import TRAINED, Trained
 from protocol.verify import CERTIFICATE, RAW, verify
 
 
-def runs(seed: int, policy: float, control: float = 2.0, tokens: int = 640) -> dict[str, Trained]:
+def runs(seed: int, policy: float, control: float = 2.0, tokens: int = 6400) -> dict[str, Trained]:
     return {
-        POLICY: Trained("toy", seed, POLICY, 10, 640, policy),
+        POLICY: Trained("toy", seed, POLICY, 100, 6400, policy),
         UNIFORM: Trained("toy", seed, UNIFORM, tokens // 64, tokens, control),
     }
 
@@ -54,10 +54,23 @@ def test_the_limits_by_hand(margin: float, status: str) -> None:
     assert check.details["policy"] == [2.25, 2.5, 2.75] and check.details["control"] == [2.0] * 3
 
 
-def test_equality_at_the_margin_passes_and_just_above_fails() -> None:
-    assert judged(2.25, 2.25, 2.25).status == "passed"
-    assert judged(2.25, 2.25, 2.25, margin=math.nextafter(0.25, 0)).status == "failed"
-    assert judged(1.0, 1.0, 1.0, margin=0.0).status == "passed"  # a lower loss is no harm, whatever the margin
+def test_differences_that_do_not_vary_decide_nothing() -> None:
+    assert judged(2.25, 2.25, 2.25).status == "undecidable"
+    assert judged(2.0, 2.0, 2.0, margin=0.0).status == "undecidable"  # as when nothing was trained
+    assert judged(1.0, 1.0, 1.1, margin=0.0).status == "passed"  # a lower loss is no harm, whatever the margin
+
+
+def test_training_that_no_merge_can_show_in_is_undecidable() -> None:
+    merges = int(ran()[0].placed[POLICY].lengths[0])
+    for steps, status in ((merges - 1, "undecidable"), (merges, "passed")):
+        found = []
+        for e, loss in zip(ran(), (2.0, 1.9, 1.8), strict=False):
+            both = {
+                arm: Trained("toy", e.seed, arm, steps, 64 * steps, value)
+                for arm, value in ((POLICY, loss), (UNIFORM, 2.0))
+            }
+            found.append(changed(e, trained=both))
+        assert loss_check(found, 3, 0.25, 0.05).status == status
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -79,7 +92,7 @@ def test_unequal_training_fails() -> None:
     found[2] = changed(found[2], trained=runs(2, 1.0, tokens=704))
     check = loss_check(found, 3, 0.25, 0.05)
     assert (
-        check.status == "failed" and "seed 2: trained on 640 tokens in 10 steps, the control 704 in 11" in check.reason
+        check.status == "failed" and "seed 2: trained on 6400 tokens in 100 steps, the control 704 in 11" in check.reason
     )
 
 
