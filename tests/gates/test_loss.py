@@ -91,9 +91,8 @@ def test_unequal_training_fails() -> None:
     found = trained(1.0, 1.0, 1.0)
     found[2] = changed(found[2], trained=runs(2, 1.0, tokens=704))
     check = loss_check(found, 3, 0.25, 0.05)
-    assert (
-        check.status == "failed" and "seed 2: trained on 6400 tokens in 100 steps, the control 704 in 11" in check.reason
-    )
+    assert check.status == "failed"
+    assert "seed 2: trained on 6400 tokens in 100 steps, the control 704 in 11" in check.reason
 
 
 # In a certificate --------------------------------------------------------------------------------------------------
