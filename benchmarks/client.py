@@ -29,7 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 from stream_server import Served, serving
 
-from adapters.sidecars.openai import SENT_SHARE, SENT_WITHIN_NS, Target, replay
+from adapters.sidecars.openai import Target, replay
+from protocol.replays import SENT_SHARE, SENT_WITHIN_NS
 from protocol.schedule import Schedule
 from protocol.trace import RequestTrace
 

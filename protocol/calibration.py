@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from protocol.errors import BadInput
 from protocol.files import canonical_json, sha256, write_text
 from protocol.measurements import SERVED, Measurements
+from protocol.parquet import write_tables
 from protocol.schedule import Schedule
 from protocol.trace import RequestTrace
 
@@ -77,7 +78,6 @@ def summary(real: Observed, simulated: Measurements) -> dict[str, Any]:
 
 def write(folder: Path, calibration: Mapping[str, Any], runs: Sequence[Observed]) -> None:
     """The raw rows, then the file that names them by digest."""
-    folder.mkdir(parents=True, exist_ok=True)
     requests, merges = [], []
     for run in runs:
         labels = {"run": run.label, "kind": run.kind, "load": run.load}
@@ -90,10 +90,8 @@ def write(folder: Path, calibration: Mapping[str, Any], runs: Sequence[Observed]
         merges.append(
             pa.table({"run": pa.array([run.label] * len(begin), pa.string()), "begin_ns": begin, "end_ns": end})
         )
-    for name, tables in ((REQUESTS, requests), (MERGES, merges)):
-        pq.write_table(pa.concat_tables(tables), folder / f".{name}", compression="zstd")
-        (folder / f".{name}").rename(folder / name)
-    digests = {name: sha256(folder / name) for name in (MERGES, REQUESTS)}
+    names = write_tables({REQUESTS: pa.concat_tables(requests), MERGES: pa.concat_tables(merges)}, folder)
+    digests = {name: sha256(folder / name) for name in names}
     write_text(folder / FILE, canonical_json({**calibration, "files": digests}))
 
 

@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from protocol.errors import BadInput
-from protocol.files import atomic
 from protocol.measurements import Measurements
+from protocol.parquet import read_table, write_tables
 from protocol.scheduler import Observation
 from protocol.trace import frozen
 
@@ -147,7 +146,6 @@ _MAY_LACK = {"said", "load_problem", "budget", "replay_difference", "ended_early
 
 def write(session: Session, folder: Path) -> list[str]:
     """Write the raw files into `folder`; returns their names.  Same session, same bytes."""
-    folder.mkdir(parents=True, exist_ok=True)
     numbered = list(enumerate(session.segments))
     rows: dict[str, list[dict[str, Any]]] = {"decisions": [], "merges": [], "scrapes": [], "segments": []}
     for number, s in numbered:
@@ -177,10 +175,7 @@ def write(session: Session, folder: Path) -> list[str]:
             for number, s in numbered
         ]
     )
-    for name, table in tables.items():
-        with atomic(folder / name) as temporary:
-            pq.write_table(table, temporary, compression="zstd")
-    return sorted(tables)
+    return write_tables(tables, folder)
 
 
 def read(folder: Path) -> Session:
@@ -188,7 +183,7 @@ def read(folder: Path) -> Session:
 
     Raises BadInput naming a file or column that is missing or broken.
     """
-    tables = {name: _table(folder / name) for name in TABLES}
+    tables = {name: read_table(folder / name, _MAY_LACK) for name in TABLES}
     try:
         return _rebuilt(tables)
     except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
@@ -222,16 +217,3 @@ def _rebuilt(tables: Mapping[str, pa.Table]) -> Session:
         )
         segments.append(Segment(**row, served=served))
     return Session(tuple(segments), ended_early)
-
-
-def _table(path: Path) -> pa.Table:
-    try:
-        table = pq.read_table(path)
-    except FileNotFoundError:
-        raise BadInput(str(path), "no such file", "a raw file of a live session") from None
-    except (pa.ArrowException, OSError) as error:
-        raise BadInput(str(path), f"an unreadable file ({str(error).splitlines()[0]})", "Parquet") from None
-    for name in table.column_names:
-        if table[name].null_count and name not in _MAY_LACK:
-            raise BadInput(f"{path}, {name}", "an empty cell", "a value in every row")
-    return table

@@ -54,7 +54,7 @@ def verify(folder: Path) -> list[str]:
         plain = json.loads(files.canonical_json(recomputed))  # NaN in what was asked has no place in a certificate
     except ProtocolError as error:
         return [*found, str(error)]
-    except (OSError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (OSError, KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
         return [*found, f"{CERTIFICATE} or {RAW}: cannot be judged ({type(error).__name__}: {error})"]
     stated = {key: value for key, value in certificate.items() if key != "files"}
     return found + list(differences(stated, plain))

@@ -246,6 +246,15 @@ def test_a_better_verdict_is_named(original: Path, scratch: Path) -> None:
     assert found[1] == "tier.number: stated 3, recomputed 1" and found[0].startswith("claims[0].envelope.gain_pp: ")
 
 
+@pytest.mark.parametrize("islands", [0, -1, 10**400])
+def test_a_fleet_of_nobody_is_a_finding(original: Path, scratch: Path, islands: int) -> None:
+    restore(original, scratch)
+    asked = json.loads((scratch / RAW / evidence.ASKED).read_text())
+    asked["regimes"][0]["islands"] = islands
+    files.write_text(scratch / RAW / evidence.ASKED, files.canonical_json(asked))
+    assert found_by(scratch)
+
+
 def test_an_edited_certificate_is_not_compared(original: Path, scratch: Path) -> None:
     restore(original, scratch)
     _trusted(scratch)

@@ -14,11 +14,10 @@ from pathlib import Path
 
 from adapters.merge_loads.worker import KINDS, ONCE
 from protocol.errors import BadInput, SidecarError
+from protocol.replays import MERGE_WITHIN_NS
 from protocol.schedule import Schedule
 from protocol.trace import NS_PER_S
 
-#: A window that begins or ends further than this from the schedule invalidates the run.
-TOLERANCE_NS = 50_000_000
 NONE = "none"
 _READY_S = 60.0
 
@@ -86,11 +85,11 @@ class Executed:
             why = f": {self.died}" if self.died else ""
             return f"{len(self.ran_ns)} of {len(self.planned_ns)} merges ran{why}"
         for k, ((begin, end), (began, ended)) in enumerate(zip(self.planned_ns, self.ran_ns, strict=True)):
-            early = ended < end - TOLERANCE_NS and not self.may_end_early
-            if abs(began - begin) > TOLERANCE_NS or ended > end + TOLERANCE_NS or early:
+            early = ended < end - MERGE_WITHIN_NS and not self.may_end_early
+            if abs(began - begin) > MERGE_WITHIN_NS or ended > end + MERGE_WITHIN_NS or early:
                 return (
                     f"merge {k + 1} began {(began - begin) / 1e6:+.0f} ms and ended {(ended - end) / 1e6:+.0f} ms off "
-                    f"its schedule; expected within {TOLERANCE_NS / 1e6:.0f} ms"
+                    f"its schedule; expected within {MERGE_WITHIN_NS / 1e6:.0f} ms"
                 )
         return None
 

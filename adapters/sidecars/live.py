@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adapters.merge_loads.runner import TOLERANCE_NS, MergeLoad, Runner, running
+from adapters.merge_loads.runner import MergeLoad, Runner, running
 from adapters.sidecars.metrics import Gauges, read_gauges
 from adapters.sidecars.openai import Deadlines, Row, Run, Target, replay_open_loop, run_of, until
 from adapters.sidecars.real import ran, urgent
 from protocol.errors import BadInput, SidecarError
 from protocol.live import Decision, Scrape, Served
+from protocol.replays import MERGE_WITHIN_NS
 from protocol.rollout import ControlLoop, ask
 from protocol.schedule import Schedule
 from protocol.scheduler import SchedulerRun
@@ -170,7 +171,7 @@ class _Segment:
             said = None if seen is None else await asyncio.to_thread(ask, run, seen)
             answered_ns = self._now()
             # An answer so late that its merge would leave the horizon comes to nothing.
-            fits = answered_ns + loop.corridor.merge_ns <= loop.corridor.horizon_ns + TOLERANCE_NS
+            fits = answered_ns + loop.corridor.merge_ns <= loop.corridor.horizon_ns + MERGE_WITHIN_NS
             merge = said is not False and fits
             self.decisions.append(Decision(due_ns, asked_ns, answered_ns, merge, said, seen))
             if merge:

@@ -21,13 +21,12 @@ from numpy.typing import NDArray
 from adapters.sidecars.sse import Completion, Events
 from protocol.errors import ProtocolError, SidecarError
 from protocol.measurements import FAILED, REFUSED, SERVED, Measurements, exposure_ns
+from protocol.replays import SENT_SHARE, SENT_WITHIN_NS
 from protocol.schedule import Schedule
 from protocol.trace import NS_PER_S, RequestTrace, frozen
 
 #: Statuses by which a server turns a request away rather than failing on it.
 _REFUSALS = {429, 503}
-#: A run is valid when this share of its requests was sent within this delay of its schedule.
-SENT_SHARE, SENT_WITHIN_NS = 0.99, 5_000_000
 #: What the loop's timers are rounded up to.
 _TICK_NS = 1_000_000
 #: Where the key is looked for; it is never stored, logged or certified.

@@ -165,7 +165,8 @@ def measure(
     reasons = (tests.reason, independence.reason, sequential.reason if sequential is not None else None)
     missing = next((reason for reason in reasons if reason), None)
     gain_requests = np.mean((tests.draw_mean - tests.policy) * requests / 100) if len(tests.policy) else np.nan
-    span_s = corridor.horizon_ns / NS_PER_S
+    with np.errstate(all="ignore"):  # an edited file may name no islands; what is not finite is shown as unknown
+        requests_saved = float(np.float64(gain_requests) * 600 / (corridor.horizon_ns / NS_PER_S) / islands)
     total = merges.sum()
     peers = any(TIMING in e.placed for e in evidence)
     per_merge = (
@@ -184,7 +185,7 @@ def measure(
         no_sync_pct=100 * idle / requests,
         optimum_pp=best,
         per_merge=per_merge,
-        requests_saved=float(gain_requests * 600 / span_s / islands),
+        requests_saved=requests_saved,
         controls=tuple(
             _controls(policy, exchanged, tests, independence, excess, stream, alpha, peers)
             if simulated is None

@@ -16,6 +16,7 @@ from protocol.gates.result import Check, GateResult
 from protocol.gates.transfer import transfer_gate
 from protocol.live import AFTER, ARMS, BEFORE, CONTROL, POLICY, Segment, Session
 from protocol.measurements import SERVED
+from protocol.replays import MERGE_WITHIN_NS, SENT_SHARE, SENT_WITHIN_NS
 from protocol.slo import Slo
 from protocol.stats.envelope import MIN_SEEDS, detectable_gain, t_interval
 from protocol.stats.equivalence import tost_rates
@@ -27,11 +28,11 @@ from protocol.trace import NS_PER_S
 Block = Mapping[str, Segment]
 
 #: A merge may begin or end this far from where the corridor has it: the load's own tolerance, twice.
-TOLERANCE_NS = 100_000_000
+TOLERANCE_NS = 2 * MERGE_WITHIN_NS
 #: Share of blocks that may be left out because the control realised another number of merges.
 MOST_EXCLUDED = 0.25
-#: Share of decisions that must be answered before the next one is due, and of requests that must be sent in time.
-ON_TIME_SHARE, SENT_SHARE, SENT_WITHIN_NS = 0.99, 0.99, 5_000_000
+#: Share of decisions that must be answered before the next one is due.
+ON_TIME_SHARE = 0.99
 #: Fewer paired blocks than this decide nothing.
 MIN_BLOCKS = MIN_SEEDS
 #: Offered rate that must be achieved, as a fraction.

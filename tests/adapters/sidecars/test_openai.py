@@ -15,9 +15,10 @@ import fault_server as fs
 from fault_server import GOOD, HANG, FaultServer, evenly, serving, told
 from sse_bodies import BODIES
 
-from adapters.sidecars.openai import API_KEY, SENT_WITHIN_NS, Deadlines, Run, Target, replay
+from adapters.sidecars.openai import API_KEY, Deadlines, Run, Target, replay
 from protocol.errors import SidecarError
 from protocol.measurements import FAILED, REFUSED, SERVED
+from protocol.replays import SENT_WITHIN_NS
 from protocol.schedule import Schedule
 from protocol.slo import Slo
 from protocol.trace import NS_PER_S, RequestTrace
