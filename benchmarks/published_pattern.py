@@ -52,8 +52,8 @@ def main() -> None:
     text = f"""# What the shipped schedulers earn, beside what was published
 
 Made by `python benchmarks/published_pattern.py --out docs/results.md` ({options.draws} draws a seed, 20 seeds,
-root seed {made["settings"]["root_seed"]}; {versions}). Every row is one certificate's own numbers, on the
-uncalibrated simulated sidecar: a repeatable benchmark, not a statement about a real server.
+root seed {made["settings"]["root_seed"]}; {versions}). Every row is one certificate's own numbers.  The
+servers are simulated and fitted to a vLLM on two cores that was measured under merges (docs/real-sidecar.md).
 
 ## Published
 

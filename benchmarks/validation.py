@@ -1,6 +1,6 @@
 """Does the calibrated simulator predict replays on the real server that it was not fitted on?
 
-New traces and schedules at the calibration's two loads, each replayed twice on the server (the difference between the
+New traces and schedules at two loads, each replayed twice on the server (the difference between the
 two is the server's own A/A spread), all in random order, and simulated once under the merges that really ran.
 
     python benchmarks/validation.py --calibration DIR --sidecar URL --model NAME --out DIR
@@ -32,7 +32,7 @@ from protocol.slo import Slo
 from protocol.trace import NS_PER_S, RequestTrace, seconds_to_ns
 
 SEED = 777
-SLO = Slo.parse("e2e<=1s")
+SLO = Slo.parse("e2e<=2s")
 #: Bars of SPEC 10: relative error of p50 and p95, error of the violation rate in points, rank correlation.
 QUANTILE, RATE_PP, SPEARMAN = 0.05, 0.5, 0.9
 #: Two replays of one thing differ by less than this many standard deviations of one replay, 95 times of 100.
@@ -59,7 +59,7 @@ def cases(loads: dict[str, float], n: int, horizon_s: float, merge_s: float) -> 
             k = i % (most + 1)
             free = horizon_s - k * merge_s
             start = np.sort(rng.uniform(0, free, k)) + np.arange(k) * merge_s
-            found.append(Case(f"{load.replace(' ', '-')}-{i}", load, rate, tuple(np.round(start, 3).tolist())))
+            found.append(Case(f"{load}-{i}", load, rate, tuple(np.round(start, 3).tolist())))
     return found
 
 
@@ -93,7 +93,7 @@ def table(found: Sequence[Case], real: Callable[[Case, int], Observed], model: S
         error = (said - mean) / np.where([True, True, False], mean, 1.0)
         rank = [stats.spearmanr(said[:, j], mean[:, j]).statistic for j in range(3)]
         lines += [
-            f"### {load}: {mine[0].rate_per_s:g} requests/s",
+            f"### {mine[0].rate_per_s:g} requests/s",
             "",
             f"The server's own A/A spread (95 % of differences between two replays): p50 {100 * spread[0]:.1f} %, "
             f"p95 {100 * spread[1]:.1f} %, violations {spread[2]:.2f} pp.  Spearman over {len(mine)} schedules: "
@@ -123,14 +123,14 @@ def main() -> None:
     asked.add_argument("--sidecar", help="address of the server; without it, only the table of what is stored is made")
     asked.add_argument("--model")
     asked.add_argument("--out", type=Path, required=True)
+    asked.add_argument("--loads", default="3,6.5", help="requests/s; other ones than the calibration's")
     asked.add_argument("--schedules", type=int, default=10, help="a load")
     asked.add_argument("--horizon-s", type=float, default=36.0)
     asked.add_argument("--most", type=int, default=10**6, help="new replays, then stop; the same command goes on")
     options = asked.parse_args()
     calibration = calibrations.read(options.calibration)
-    loads = {run["load"]: run["rate_per_s"] for run in calibration["runs"]}
-    found = cases(dict(sorted(loads.items(), key=lambda item: item[1])), options.schedules, options.horizon_s,
-                  calibration["merge_s"])  # fmt: skip
+    loads = {f"load-{rate}": float(rate) for rate in options.loads.split(",")}
+    found = cases(loads, options.schedules, options.horizon_s, calibration["merge_s"])
     work = [(case, i) for case in found for i in (0, 1)]
     order = seeds.generator(SEED, "validation", "order").permutation(len(work))
     kept = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +29,8 @@ from protocol.trace import RequestTrace
 
 SCHEMA, SCHEMA_VERSION = "protocol-calibration", 1
 FILE, REQUESTS, MERGES = "calibration.json", "requests.parquet", "merges.parquet"
+#: Where a certificate's raw files hold the calibrations that it rests on.
+CARRIED = "calibrations"
 #: Kinds of run: rates without merges, merges on and off at random, and the same trace without merges, repeated.
 SWEEP, ON_OFF, IDLE = "sweep", "on-off", "idle"
 
@@ -117,7 +120,34 @@ def stated(calibration: Mapping[str, Any]) -> dict[str, Any]:
     """What a certificate repeats of a calibration: whose it is, what G1 reads, and the digest of the rest."""
     keys = ("server", "date", "merge_load", "merge_s", "runs", "files")
     digest = hashlib.sha256(canonical_json(calibration).encode()).hexdigest()
-    return {**{key: calibration[key] for key in keys}, "digest": digest}
+    return {"name": calibration["model"]["name"], **{key: calibration[key] for key in keys}, "digest": digest}
+
+
+def carry(folder: Path, raw: Path) -> list[str]:
+    """Copy a calibration into the raw files of a certificate; the copies' names within `raw`."""
+    name = carried_as(read(folder)["model"]["name"])
+    (raw / name).mkdir(parents=True)
+    for part in (FILE, REQUESTS, MERGES):
+        shutil.copyfile(folder / part, raw / name / part)
+    return [f"{name}/{part}" for part in (FILE, REQUESTS, MERGES)]
+
+
+def carried_as(name: str) -> str:
+    """Folder within the raw files; a calibration may be named anything, its folder may not."""
+    return f"{CARRIED}/{''.join(c if c.isalnum() or c in '-_' else '-' for c in str(name))}"
+
+
+def check_carried(stated_: Mapping[str, Any], raw: Path) -> Iterator[str]:
+    """Differences between what a certificate states of a calibration and the copy in its raw files.
+
+    Raises BadInput when there is no such copy.
+    """
+    name = carried_as(stated_["name"])
+    yield from (f"{name}/{line}" for line in check(raw / name))
+    again = stated(read(raw / name))
+    for key in sorted({*stated_, *again}):
+        if canonical_json(stated_.get(key)) != canonical_json(again.get(key)):
+            yield f"{name}, {key}: the certificate states another"
 
 
 def read_runs(folder: Path) -> list[Observed]:

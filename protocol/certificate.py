@@ -34,7 +34,6 @@ SCHEMA, SCHEMA_VERSION = "diloco-protocol/certificate", 1
 #: Parts of the head that the certificate repeats as they are; `preregistration` is a digest or None.
 HEAD = ("contender", "preregistration", "settings", "versions")
 TIERS = ("refused", "stress harness", "calibrated replay", "real replay", "live")
-#: Gates whose failure means that nothing at all may be claimed.
 
 Json = dict[str, Any]
 

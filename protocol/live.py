@@ -26,7 +26,6 @@ from protocol.trace import frozen
 BEFORE, POLICY, CONTROL, AFTER = "no-sync-before", "policy", "random", "no-sync-after"
 #: The arms of a block in their order in time.
 ARMS = (BEFORE, POLICY, CONTROL, AFTER)
-ASKED = "asked.json"
 TABLES = ("decisions.parquet", "merges.parquet", "requests.parquet", "scrapes.parquet", "segments.parquet")
 #: What of an observation differs from one decision to the next; the rest follows from the regime and the trace.
 SEEN = (

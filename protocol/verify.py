@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from protocol import calibration, evidence, files, live, live_certificate
 from protocol import certificate as standard
-from protocol import evidence, files, live, live_certificate
 from protocol.errors import BadInput, ProtocolError
 
 CERTIFICATE, RAW = "certificate.json", "raw"
@@ -47,9 +47,12 @@ def verify(folder: Path) -> list[str]:
         asked = json.loads((folder / RAW / evidence.ASKED).read_text("utf-8"))
         if is_live:
             found += differences(live_certificate.head_of(certificate), asked)
+            if asked["calibration"] is not None:
+                found += calibration.check_carried(asked["calibration"], folder / RAW)
             recomputed = live_certificate.assess(asked, live.read(folder / RAW))
         else:
             found += differences(standard.head_of(certificate), asked)
+            found += _calibrations([regime["sidecar"] for regime in asked["regimes"]], folder / RAW)
             recomputed = standard.assess(asked, evidence.read(folder / RAW))
         plain = json.loads(files.canonical_json(recomputed))  # NaN in what was asked has no place in a certificate
     except ProtocolError as error:
@@ -60,12 +63,28 @@ def verify(folder: Path) -> list[str]:
     return found + list(differences(stated, plain))
 
 
+def _calibrations(sidecars: Sequence[dict[str, Any]], raw: Path) -> Iterator[str]:
+    """Differences between what sidecars are said to rest on and the calibrations among the raw files."""
+    checked = []
+    for sidecar in sidecars:
+        stated = sidecar.get("calibration")
+        if stated is None:
+            continue
+        if stated not in checked:
+            yield from calibration.check_carried(stated, raw)
+            checked.append(stated)
+        fitted = calibration.read(raw / calibration.carried_as(stated["name"]))["model"]
+        yield from differences({key: sidecar.get(key) for key in fitted}, fitted, f"sidecar {stated['name']}")
+
+
 def _files(certificate: dict[str, Any], raw: Path, tables: Sequence[str]) -> Iterator[str]:
     listed = certificate.get("files")
     if not isinstance(listed, dict):
         yield f"{CERTIFICATE}, files: found {listed!r}; expected the digests of the raw files"
         return
-    present = {p.name for p in raw.iterdir()} if raw.is_dir() else set()
+    # Of a folder, what lies in it is listed by itself.
+    present = {p.relative_to(raw).as_posix() for p in raw.rglob("*") if p != raw / calibration.CARRIED or p.is_file()}
+    present -= {p.parent.relative_to(raw).as_posix() for p in (raw / calibration.CARRIED).glob("*/*")}
     for name in sorted({*listed, *present, *tables, evidence.ASKED}):
         if name not in listed:
             yield f"{RAW}/{name}: not named by the certificate"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,8 +12,9 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from protocol import campaign, evidence, files
+from protocol import campaign, evidence
 from protocol.certificate import assess, versions
+from protocol.cli import pages
 from protocol.corridor import Corridor
 from protocol.evidence import SeedEvidence
 from protocol.learner import ModelledLearner
@@ -23,7 +24,6 @@ from protocol.scheduler import Decision, Observation
 from protocol.sidecar import ServingState
 from protocol.slo import Slo
 from protocol.trace import RequestTrace, StepFunction, Workload
-from protocol.verify import CERTIFICATE, RAW
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -378,12 +378,11 @@ def changed(e: SeedEvidence, **changes: Any) -> SeedEvidence:
     return replace(e, **{"requests": dict(e.requests), "placed": dict(e.placed), **changes})
 
 
-def write_folder(folder: Path, head: dict[str, Any], found: list[SeedEvidence]) -> dict[str, Any]:
+def write_folder(
+    folder: Path, head: dict[str, Any], found: list[SeedEvidence], calibrations: Sequence[Path] = ()
+) -> dict[str, Any]:
     """An output folder as far as `verify` reads it."""
     certificate = assess(head, found)
-    names = evidence.write(found, folder / RAW)
-    files.write_text(folder / RAW / evidence.ASKED, files.canonical_json(head))
-    names.append(evidence.ASKED)
-    certificate["files"] = {name: files.sha256(folder / RAW / name) for name in sorted(names)}
-    files.write_text(folder / CERTIFICATE, files.canonical_json(certificate))
+    folder.mkdir(exist_ok=True)
+    pages.write_folder(folder, certificate, head, partial(evidence.write, found), lambda _: None, calibrations)
     return certificate

@@ -59,7 +59,7 @@ def test_shipped_regimes_take_the_published_pace(name: str) -> None:
     assert regime.h_max * regime.step_s + regime.merge_s == pytest.approx(45.632)
     assert list(corridor.feasible_budgets()) == list(range(13, 35))
     assert regime.planner_budget in corridor.feasible_budgets()
-    assert Slo.parse(regime.slo).e2e_ns == (680_000_000 if name == "ordinary" else 1_000_000_000)
+    assert Slo.parse(regime.slo).e2e_ns == (1_320_000_000 if name == "ordinary" else 2_000_000_000)
 
 
 @pytest.mark.parametrize("name", FIVE)

@@ -18,18 +18,28 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import FunctionSource, head_for, quiet, ran, setting, write_folder
 
-from protocol import evidence, files
+from adapters.sidecars.simulated import shipped_calibrations
+from protocol import calibration, evidence, files
 from protocol.cli.compare import _trusted
 from protocol.errors import BadInput, ProtocolError
 from protocol.verify import CERTIFICATE, RAW, differences, read_certificate, verify
 
-NAMES = (CERTIFICATE, *(f"{RAW}/{name}" for name in (evidence.ASKED, *evidence.TABLES)))
+#: A real one, so that its rows are among what is changed.
+CALIBRATION = shipped_calibrations()["vllm-cpu"]
+CARRIED = tuple(
+    f"{calibration.carried_as('vllm-cpu')}/{name}" for name in sorted(p.name for p in CALIBRATION.iterdir())
+)
+NAMES = (CERTIFICATE, *(f"{RAW}/{name}" for name in (evidence.ASKED, *evidence.TABLES, *CARRIED)))
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("certificate")
-    write_folder(folder, head_for(FunctionSource(quiet), [setting()]), list(ran()))
+    head, measured = head_for(FunctionSource(quiet), [setting()]), calibration.read(CALIBRATION)
+    head["regimes"][0]["sidecar"] |= {
+        **measured["model"], "calibrated": True, "calibration": calibration.stated(measured),
+    }  # fmt: skip
+    write_folder(folder, head, list(ran()), [CALIBRATION])
     return folder
 
 
@@ -243,7 +253,7 @@ def test_a_better_verdict_is_named(original: Path, scratch: Path) -> None:
     files.write_text(scratch / CERTIFICATE, files.canonical_json(certificate))
     found = verify(scratch)
     assert len(found) == 2
-    assert found[1] == "tier.number: stated 3, recomputed 1" and found[0].startswith("claims[0].envelope.gain_pp: ")
+    assert found[1] == "tier.number: stated 3, recomputed 2" and found[0].startswith("claims[0].envelope.gain_pp: ")
 
 
 @pytest.mark.parametrize("islands", [0, -1, 10**400])
@@ -265,6 +275,19 @@ def test_an_edited_certificate_is_not_compared(original: Path, scratch: Path) ->
         _trusted(scratch)
 
 
+def test_a_calibration_is_recomputed_from_its_own_rows(original: Path, scratch: Path) -> None:
+    """Who makes the server slower under merges, and judges again, is found by the rows of the calibration."""
+    restore(original, scratch)
+    asked = json.loads((scratch / RAW / evidence.ASKED).read_text())
+    asked["regimes"][0]["sidecar"]["calibration"]["runs"][0]["exposed_p95_ms"] *= 1.5
+    write_folder(scratch, asked, evidence.read(scratch / RAW), [CALIBRATION])
+    assert verify(scratch) == [f"{calibration.carried_as('vllm-cpu')}, runs: the certificate states another"]
+    asked["regimes"][0]["sidecar"] = json.loads((original / RAW / evidence.ASKED).read_text())["regimes"][0]["sidecar"]
+    asked["regimes"][0]["sidecar"]["decode_slowdown"] += 1
+    write_folder(scratch, asked, evidence.read(scratch / RAW), [CALIBRATION])
+    assert [line.split(":")[0] for line in verify(scratch)] == ["sidecar vllm-cpu.decode_slowdown"]
+
+
 def test_a_changed_question_is_named(original: Path, scratch: Path) -> None:
     restore(original, scratch)
     certificate = json.loads((scratch / CERTIFICATE).read_text())
@@ -278,7 +301,7 @@ def test_what_is_missing_is_named(original: Path, scratch: Path, tmp_path: Path)
     (scratch / RAW / "requests.parquet").unlink()
     assert f"{RAW}/requests.parquet: missing" in verify(scratch)
     shutil.rmtree(scratch / RAW)
-    assert len([line for line in verify(scratch) if line.endswith("missing")]) == 5
+    assert len([line for line in verify(scratch) if line.endswith("missing")]) == 8
     with pytest.raises(BadInput, match="no such file"):
         verify(tmp_path)
 

@@ -112,7 +112,7 @@ def measure(
     ) -> Observed:
         if label not in before:
             trace = plan.trace(arrivals, rate, length_s)
-            before[label] = _valid(sidecar, Observed(label, kind, load, rate, *_replayed(sidecar, trace, merges, log)))
+            before[label] = Observed(label, kind, load, rate, *_replayed(sidecar, trace, merges, log))
             keep(before[label])
         advance(length_s)
         runs.append(before[label])
@@ -137,19 +137,19 @@ def measure(
 def _replayed(
     sidecar: RealSidecar, trace: RequestTrace, merges: Schedule, log: Callable[[str], None]
 ) -> tuple[Any, Schedule]:
-    """Rows and executed merges of a valid replay.  Raises SidecarError when none of ATTEMPTS is."""
+    """Rows and executed merges of a valid replay.
+
+    Raises SidecarError when none of ATTEMPTS is valid, or when the server served nothing at all.
+    """
     for attempt in range(1, ATTEMPTS + 1):
         done = sidecar.replay(trace, merges)
+        if not np.any(done.run.measurements.outcome == SERVED):
+            why = ", ".join(f"{cause} ({n})" for cause, n in done.run.failures.items())
+            raise SidecarError(f"run {trace.name}: {sidecar.target.url} served none of {len(trace)} requests: {why}")
         if done.invalid is None:
             return done.run.measurements, done.merges
         log(f"{trace.name}, attempt {attempt}: {done.invalid}")
     raise SidecarError(f"run {trace.name}: invalid {ATTEMPTS} times, last: {done.invalid}")
-
-
-def _valid(sidecar: RealSidecar, run: Observed) -> Observed:
-    if not np.any(run.measurements.outcome == SERVED):
-        raise SidecarError(f"run {run.label}: {sidecar.target.url} served none of {len(run.measurements)} requests")
-    return run
 
 
 def shares(swept: Sequence[Observed]) -> dict[str, float]:
@@ -176,17 +176,19 @@ def conclude(
 ) -> dict[str, Any]:
     """The calibration: fitted model with intervals, and per on-off run what G1 reads.
 
-    The simulated side of each run's percentiles comes from a model fitted without that run (two halves), so that the
-    agreement is a prediction.  facts : at least "server", "date" and "merge_load".
+    The simulated side of each run's percentiles comes from a model fitted without that run's half of the on-off runs,
+    so that the agreement is a prediction.  facts : at least "server", "date" and "merge_load".
     """
     whole = fit(runs, limits, plan.seed, intervals)
     model = replace(whole.model, provenance=Calibration(str(facts["server"]), str(facts["date"])))
     on_off = [run for run in runs if run.kind == ON_OFF]
     rows: dict[str, Any] = {}
+    halves = []
     for half in (0, 1):
         held_out = on_off[half::2]
         without = fit([run for run in runs if run not in held_out], limits, plan.seed, intervals=False).model
-        rows |= {run.label: summary(run, simulate(without, run, plan.seed)) for run in held_out}
+        halves.append(asdict(without))
+        rows |= {run.label: {**summary(run, simulate(without, run, plan.seed)), "half": half} for run in held_out}
     return {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
@@ -194,6 +196,7 @@ def conclude(
         "merge_s": plan.merge_s,
         "plan": {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(plan).items()},
         "model": {key: value for key, value in asdict(model).items()},
+        "halves": halves,
         "intervals": {key: list(limits_) for key, limits_ in whole.interval.items()},
         "residual": whole.residual,
         "sweep": [_rates(run) for run in runs if run.kind == SWEEP],

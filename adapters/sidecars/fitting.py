@@ -6,8 +6,9 @@ the real ones' quantiles, by least squares on logarithms with a soft-l1 loss.  T
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,15 @@ from scipy import optimize, stats
 
 from adapters.sidecars.simulated import SidecarModel, SimulatedSidecar
 from protocol import seeds
-from protocol.calibration import Observed
+from protocol.calibration import Observed, read, read_runs, summary
 from protocol.errors import BadInput
 from protocol.measurements import SERVED, Measurements
 
-#: Fitted parameters and where the search begins; the slowdowns are fitted as what they add to 1.
+#: Fitted parameters, all by their logarithms, and where the search begins.
 START = {
     "a_s": 3e-3, "b_s": 1e-4, "c_s": 2e-5, "prefill_slowdown": 3.0, "decode_slowdown": 3.0,
     "overhead_s": 5e-3, "overhead_sigma": 0.3,
 }  # fmt: skip
-_FLOOR = {"prefill_slowdown": 1.0, "decode_slowdown": 1.0}
 _LEAST = {"a_s": 1e-5, "b_s": 1e-7, "c_s": 1e-8, "overhead_s": 1e-5, "overhead_sigma": 1e-2}
 _MOST = {"a_s": 1.0, "b_s": 0.1, "c_s": 1e-2, "overhead_s": 10.0, "overhead_sigma": 2.0}
 #: Quantiles compared, and the requests that a group needs before its quantiles are.
@@ -35,8 +35,11 @@ _ENOUGH = 20
 _SOFT = 0.1
 #: Distance over which slopes are taken, in units of the logarithm of a parameter.
 _STEP = 0.03
-#: Edges of the simplices that go on from there, in the same unit.
-_SIMPLEX, _NEAR = (0.2, -0.1, 0.05), (0.1, -0.05)
+#: How far around the gradient's minimum evolution searches, in the same unit; of a slowdown also down to none at all.
+_AROUND = 0.7
+_SLOWDOWNS = [list(START).index(key) for key in ("prefill_slowdown", "decode_slowdown")]
+#: Members of a generation for each parameter, and generations.
+_POPULATION, _GENERATIONS = 6, 60
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,22 @@ def simulate(model: SidecarModel, run: Observed, seed: int) -> Measurements:
     return SimulatedSidecar(model).load(run.trace, rng).replay(run.merges)
 
 
+def check_simulated(folder: Path) -> Iterator[str]:
+    """Differences between the simulated percentiles that a calibration states and what its models give for its runs.
+
+    Raises BadInput when the calibration is missing or broken.
+    """
+    stated, runs = read(folder), {run.label: run for run in read_runs(folder)}
+    try:
+        for row in stated["runs"]:
+            model, run = SidecarModel(**stated["halves"][row["half"]]), runs[row["run"]]
+            for key, value in summary(run, simulate(model, run, stated["plan"]["seed"])).items():
+                if row.get(key) != value:
+                    yield f"{row['run']}, {key}: stated {row.get(key)}, its model says {value}"
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise BadInput(str(folder), f"no models of its halves ({type(error).__name__}: {error})", "them") from None
+
+
 def fit(runs: Sequence[Observed], limits: SidecarModel, seed: int, intervals: bool = True) -> Fit:
     """Parameters of a model with the slot, batch and KV limits of `limits`.
 
@@ -64,20 +83,10 @@ def fit(runs: Sequence[Observed], limits: SidecarModel, seed: int, intervals: bo
     wanted = [_quantiles(run.measurements) for run in runs]
     if not any(np.isfinite(values).any() for values in wanted):
         raise BadInput("calibration", f"fewer than {_ENOUGH} served requests in every run", "longer runs")
-    best = _solve(runs, wanted, limits, seed, _encode(START))
+    best = _solve(runs, wanted, limits, seed)
     model = _model(best, limits)
     errors = np.concatenate([_errors(model, r, w, seed) for r, w in zip(runs, wanted, strict=True)])
-    interval: dict[str, tuple[float, float]] = {}
-    if intervals:
-        n = len(runs)
-        leave = np.array([
-            _solve([*runs[:i], *runs[i + 1 :]], [*wanted[:i], *wanted[i + 1 :]], limits, seed, best, near=True)
-            for i in range(n)
-        ])  # fmt: skip
-        spread = np.sqrt((n - 1) / n * ((leave - leave.mean(axis=0)) ** 2).sum(axis=0))
-        reach = stats.t.ppf(0.975, n - 1) * spread
-        low, high = _decode(best - reach), _decode(best + reach)
-        interval = {key: (low[key], high[key]) for key in START}
+    interval = _intervals(best, runs, wanted, limits, seed) if intervals else {}
     return Fit(model, interval, float(np.sqrt(np.mean(errors**2))))
 
 
@@ -86,40 +95,94 @@ def _solve(
     wanted: Sequence[NDArray[np.float64]],
     limits: SidecarModel,
     seed: int,
-    start: NDArray[np.float64],
-    near: bool = False,
 ) -> NDArray[np.float64]:
-    """The best parameters from `start` on; `near` when the start is known to be close."""
+    """Logarithms of the best parameters."""
 
     def residuals(x: NDArray[np.float64]) -> NDArray[np.float64]:
-        model = _model(x, limits)
-        return np.concatenate([_errors(model, run, want, seed) for run, want in zip(runs, wanted, strict=True)])
+        return _residuals(x, runs, wanted, limits, seed).ravel()
 
     def slopes(x: NDArray[np.float64]) -> NDArray[np.float64]:
-        # Quantiles of a simulated run are steps: differences must be taken over a distance that crosses many of them.
-        return np.stack([(residuals(x + h) - residuals(x - h)) / (2 * _STEP) for h in _STEP * np.eye(len(x))], axis=1)
+        return _slopes(x, runs, wanted, limits, seed).reshape(-1, len(x))
 
     def loss(x: NDArray[np.float64]) -> float:
         return float(np.sum(np.sqrt(1 + (residuals(np.clip(x, *bounds)) / _SOFT) ** 2) - 1))
 
-    bounds = (_encode({k: _LEAST.get(k, 1 + 1e-4) for k in START}), _encode({k: _MOST.get(k, 100.0) for k in START}))
-    inside = np.clip(start, bounds[0] + _STEP, bounds[1] - _STEP)
-    x = inside
-    if not near:
-        x = optimize.least_squares(
-            residuals, inside, slopes, bounds=bounds, loss="soft_l1", f_scale=_SOFT, max_nfev=30
-        ).x
-    # The steps stop a gradient short of the minimum; a simplex goes on.
-    for reach in _NEAR if near else _SIMPLEX:
-        corners = np.vstack([x, x + reach * np.eye(len(x))])
-        limits_of_search: Any = {
-            "initial_simplex": corners,
-            "xatol": 1e-3,
-            "fatol": 1e-6,
-            "maxfev": 200 if near else 300,
-        }
-        x = np.asarray(optimize.minimize(loss, x, method="Nelder-Mead", options=limits_of_search).x)
-    return np.clip(x, *bounds)
+    bounds = _bounds()
+    inside = np.clip(_encode(START), bounds[0] + _STEP, bounds[1] - _STEP)
+    x = optimize.least_squares(residuals, inside, slopes, bounds=bounds, loss="soft_l1", f_scale=_SOFT, max_nfev=30).x
+    # The loss has steps and valleys, which stop a gradient short of the minimum; evolution goes on around it, and a
+    # simplex from the best that it found.
+    low, high = np.maximum(x - _AROUND, bounds[0]), np.minimum(x + _AROUND, bounds[1])
+    for key in _SLOWDOWNS:
+        low[key] = bounds[0][key]
+    evolved = optimize.differential_evolution(
+        loss, optimize.Bounds(low, high), x0=x, popsize=_POPULATION, maxiter=_GENERATIONS, tol=1e-3, init="sobol",
+        polish=False, rng=seeds.generator(seed, "sidecar", "fit"),
+    ).x  # fmt: skip
+    last: Any = {
+        "initial_simplex": np.vstack([evolved, evolved + 0.1 * np.eye(len(x))]),
+        "xatol": 1e-3,
+        "fatol": 1e-6,
+        "maxfev": 400,
+    }
+    search = optimize.minimize(loss, evolved, method="Nelder-Mead", options=last)
+    return np.clip(search.x, *bounds)
+
+
+def _bounds() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Least and largest logarithm of every parameter."""
+    return _encode({k: _LEAST.get(k, 1 + 1e-4) for k in START}), _encode({k: _MOST.get(k, 100.0) for k in START})
+
+
+def _intervals(
+    best: NDArray[np.float64],
+    runs: Sequence[Observed],
+    wanted: Sequence[NDArray[np.float64]],
+    limits: SidecarModel,
+    seed: int,
+) -> dict[str, tuple[float, float]]:
+    """95 % limits of each parameter: a jackknife over runs, of which each is left out in one Newton step.
+
+    A new search without a run would differ by where it happened to stop, for the loss has steps and valleys.
+    The step solves the linearised problem exactly (the infinitesimal jackknife; Efron and Tibshirani, An Introduction
+    to the Bootstrap, 1993, section 11.5).
+    """
+    residuals = _residuals(best, runs, wanted, limits, seed)
+    slopes = _slopes(best, runs, wanted, limits, seed)
+    weight = 1 / np.sqrt(1 + (residuals / _SOFT) ** 2)  # slope of the soft-l1 loss
+    curvature = np.einsum("rqi,rq,rqj->rij", slopes, weight, slopes)
+    pull = np.einsum("rqi,rq,rq->ri", slopes, weight, residuals)
+    n = len(runs)
+    leave = np.array([np.linalg.pinv(curvature.sum(0) - curvature[i]) @ pull[i] for i in range(n)])
+    spread = np.sqrt((n - 1) / n * ((leave - leave.mean(axis=0)) ** 2).sum(axis=0))
+    reach = stats.t.ppf(0.975, n - 1) * spread
+    low, high = (_decode(np.clip(x, *_bounds())) for x in (best - reach, best + reach))
+    return {key: (low[key], high[key]) for key in START}
+
+
+def _residuals(
+    x: NDArray[np.float64], runs: Sequence[Observed], wanted: Sequence[NDArray[np.float64]], limits: SidecarModel,
+    seed: int,
+) -> NDArray[np.float64]:  # fmt: skip
+    """Log quantile errors, one row a run."""
+    model = _model(x, limits)
+    return np.stack([_errors(model, run, want, seed) for run, want in zip(runs, wanted, strict=True)])
+
+
+def _slopes(
+    x: NDArray[np.float64], runs: Sequence[Observed], wanted: Sequence[NDArray[np.float64]], limits: SidecarModel,
+    seed: int,
+) -> NDArray[np.float64]:  # fmt: skip
+    """Slopes of the residuals, the parameter last.
+
+    Quantiles of a simulated run are steps: differences must be taken over a distance that crosses many of them.
+    """
+    found = []
+    for h in _STEP * np.eye(len(x)):
+        above, below = (np.clip(y, *_bounds()) for y in (x + h, x - h))
+        rise = _residuals(above, runs, wanted, limits, seed) - _residuals(below, runs, wanted, limits, seed)
+        found.append(rise / (above - below).sum())
+    return np.stack(found, axis=-1)
 
 
 def _errors(model: SidecarModel, run: Observed, wanted: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
@@ -143,8 +206,8 @@ def _model(x: NDArray[np.float64], limits: SidecarModel) -> SidecarModel:
 
 
 def _encode(values: dict[str, float]) -> NDArray[np.float64]:
-    return np.log([values[key] - _FLOOR.get(key, 0.0) for key in START])
+    return np.log([values[key] for key in START])
 
 
 def _decode(x: NDArray[np.float64]) -> dict[str, float]:
-    return {key: float(np.exp(v) + _FLOOR.get(key, 0.0)) for key, v in zip(START, x, strict=True)}
+    return {key: float(np.exp(v)) for key, v in zip(START, x, strict=True)}

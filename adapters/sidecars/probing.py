@@ -30,6 +30,12 @@ def address_of(url: str) -> str:
     return f"{parts.hostname}:{port or (443 if parts.scheme == 'https' else 80)}"
 
 
+def base_of(url: str) -> str:
+    """The address without the /v1 that other clients want at its end.  Raises BadInput as `address_of` does."""
+    address_of(url)
+    return url.rstrip("/").removesuffix("/v1")
+
+
 def models_of(url: str, patience_s: float = 10.0) -> tuple[str, ...]:
     """Names of the models that a server says it has; empty where it does not say, but is there all the same.
 
@@ -39,6 +45,21 @@ def models_of(url: str, patience_s: float = 10.0) -> tuple[str, ...]:
     listed = said.get("data") if isinstance(said, dict) else None
     entries = listed if isinstance(listed, list) else []
     return tuple(m["id"] for m in entries if isinstance(m, dict) and isinstance(m.get("id"), str))
+
+
+def model_at(url: str, asked: str | None) -> str:
+    """The model to ask a server for: the one that was asked for if the server has it, or else the only one it has.
+
+    Raises BadInput when the server has others, or several and none was asked for; SidecarError when nobody answers.
+    """
+    models = models_of(url)
+    if asked is None:
+        if len(models) != 1:
+            raise BadInput("--model", "none given", f"one of {', '.join(models) or 'those that it serves'}")
+        return models[0]
+    if models and asked not in models:
+        raise BadInput("--model", repr(asked), f"one that the server has: {', '.join(models)}")
+    return asked
 
 
 def _get(url: str, address: str, patience_s: float) -> Any:

@@ -14,6 +14,7 @@ from rich.table import Table
 from adapters.merge_loads.runner import MergeLoad
 from adapters.sidecars import calibrating, identity
 from adapters.sidecars.openai import Target
+from adapters.sidecars.probing import base_of, model_at
 from adapters.sidecars.real import RealSidecar
 from adapters.sidecars.simulated import SidecarModel
 from protocol import calibration as calibrations
@@ -30,8 +31,8 @@ def register(app: typer.Typer) -> None:
 
 def calibrate(
     sidecar: Annotated[str, typer.Option(help="address of the server, without /v1")],
-    model: Annotated[str, typer.Option(help="model name that requests carry")],
     out: Annotated[Path, typer.Option(help="folder for calibration.json and its raw rows")],
+    model: Annotated[str | None, typer.Option(help="model to ask for (default: the only one of the server)")] = None,
     merge_load: Annotated[
         str, typer.Option(help="none, host, disk, network, collective, cuda, command:WORDS")
     ] = "host",
@@ -73,6 +74,8 @@ def calibrate(
         idle_s=idle_s,
     )
     load = MergeLoad.parse(merge_load)
+    sidecar = base_of(sidecar)
+    model = model_at(sidecar, model)
     facts = {"server": identity.server_version(sidecar), "served_model": model.rstrip("/").rpartition("/")[2]}
     tokens = kv_tokens or identity.kv_tokens(sidecar)
     if tokens is None:

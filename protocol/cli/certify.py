@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import secrets
-import shutil
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,10 +17,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from protocol import campaign, evidence, files, preregistration, signature
 from protocol.certificate import assess
 from protocol.cli import learning, real
-from protocol.cli.pages import FIGURES, TABLES, write_pages
-from protocol.cli.settings import SLACK, Asked, asked, contender_opener, outputs, settings_for
+from protocol.cli.pages import write_folder, write_pages
+from protocol.cli.settings import SLACK, Asked, asked, calibrations_of, contender_opener, outputs, settings_for
 from protocol.errors import BadInput
-from protocol.verify import CERTIFICATE, RAW
+from protocol.verify import CERTIFICATE
 from protocol.workplace import Partial, locked
 from reports import terminal
 
@@ -143,7 +143,7 @@ def certify(
     else:
         if draws == "auto":
             raise BadInput("--draws", "auto beside --sidecar", "a number: replays are planned before the first")
-        server = real.reach(sidecar, model, chat, merge_load, chosen)
+        server = real.reach(sidecar, model, chat, merge_load, chosen, calibration)
         draws = draws or str(real.DRAWS)
     if server is not None and budget_minutes is not None:
         if seeds is not None or trace or not 0 < budget_minutes < math.inf:
@@ -153,6 +153,7 @@ def certify(
         plan = campaign.Plan(opener, scheduler, root, real.DRAWS)
         n_seeds, n_draws = real.affordable(budget_minutes, real.replay_s(chosen[0][0]), plan, pilot, alpha, jobs, notes)
         chosen, draws = settings(n_seeds, root), str(n_draws)
+        real.drop_foreign(chosen, calibration)
     if sign is not None:
         signature.check_private_key(sign)
     request = asked(
@@ -188,7 +189,8 @@ def certify(
     with locked(folder):
         if (folder / CERTIFICATE).exists():
             notes.print(f"replacing the certificate in {folder}", soft_wrap=True)
-        certificate = _run(request, folder, jobs, notes, server, trainer)
+        rests_on = calibrations_of(request.head["regimes"], calibration)
+        certificate = _run(request, folder, jobs, notes, server, trainer, rests_on)
         if sign is not None:
             signature.sign(folder / CERTIFICATE, sign)
     if json_:
@@ -217,7 +219,7 @@ def _count(draws: str | None) -> int:
 
 def _run(
     request: Asked, folder: Path, jobs: int, notes: Console, server: real.Server | None,
-    trainer: learning.Training | None,
+    trainer: learning.Training | None, calibrations: Sequence[Path],
 ) -> dict[str, Any]:  # fmt: skip
     """Run what is missing, judge everything, write the folder; the certificate itself appears last."""
     head = request.head
@@ -263,15 +265,9 @@ def _run(
             server, request.settings[0], request.plan, found, head["contender"]["kind"], partial_results, notes
         )
         certificate = assess(head, found)
-    for name in (CERTIFICATE, signature.SIGNATURE):
-        (folder / name).unlink(missing_ok=True)
-    for stale in (RAW, TABLES, FIGURES):
-        shutil.rmtree(folder / stale, ignore_errors=True)
-    names = evidence.write(found, folder / RAW)
-    files.write_text(folder / RAW / evidence.ASKED, files.canonical_json(head))
-    names.append(evidence.ASKED)
-    certificate["files"] = {name: files.sha256(folder / RAW / name) for name in sorted(names)}
-    write_pages(certificate, found, folder)
-    files.write_text(folder / CERTIFICATE, files.canonical_json(certificate))
+    write_folder(
+        folder, certificate, head, partial(evidence.write, found), partial(write_pages, certificate, found),
+        calibrations,
+    )  # fmt: skip
     partial_results.remove()
     return certificate

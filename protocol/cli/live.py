@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import secrets
-import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -21,13 +21,14 @@ from adapters.schedulers.process import ProcessSource
 from adapters.sidecars.identity import server_version
 from adapters.sidecars.live import LiveServer
 from adapters.sidecars.openai import Target, http_library
+from adapters.sidecars.probing import base_of, model_at
 from adapters.sidecars.simulated import SidecarModel
 from adapters.traces.worlds import GeneratedWorlds
 from protocol import calibration as calibrations
 from protocol import files, live
 from protocol.certificate import versions
 from protocol.cli.certify import EXIT
-from protocol.cli.pages import FIGURES, REPORT, TABLES, write_live_pages
+from protocol.cli.pages import REPORT, write_folder, write_live_pages
 from protocol.cli.settings import describe_contender, outputs
 from protocol.errors import BadInput
 from protocol.live import ARMS, Session
@@ -36,7 +37,7 @@ from protocol.regime import Regime
 from protocol.session import SessionPlan, run_session
 from protocol.slo import Slo
 from protocol.trace import seconds_to_ns
-from protocol.verify import CERTIFICATE, RAW
+from protocol.verify import CERTIFICATE
 from protocol.workplace import locked
 from reports import terminal
 
@@ -51,8 +52,8 @@ def register(app: typer.Typer) -> None:
 def live_command(
     scheduler: Annotated[str, typer.Argument(help="FILE, FILE:Class, module:attr, cmd:COMMAND or a registered name")],
     sidecar: Annotated[str, typer.Option(help="address of a running server, e.g. http://127.0.0.1:8000")],
-    model: Annotated[str, typer.Option(help="the model's name on that server")],
     regime: Annotated[str, typer.Option(help="regime name or TOML file: requests, corridor, pace, SLO")],
+    model: Annotated[str | None, typer.Option(help="model to ask for (default: the only one of the server)")] = None,
     merge_load: Annotated[str, typer.Option(help="what occupies the host while a merge runs")] = "host",
     minutes: Annotated[float, typer.Option(min=0.01, max=10_000, help="how long at least, in whole blocks")] = 10.0,
     segment_s: Annotated[
@@ -96,12 +97,7 @@ def live_command(
     root = secrets.randbits(48) if seed is None else seed
     world = _regime(regime, segment_s, rate_scale)
     model_of = SidecarModel.shipped(world.sidecar).changed(world.sidecar_overrides)
-    server = LiveServer(
-        Target(_address(sidecar), model, chat=chat, token_ids=not text, vocabulary=vocabulary),
-        MergeLoad.parse(merge_load),
-        slots or model_of.max_num_seqs,
-        scrape_s=scrape_s,
-    )
+    url, load = base_of(sidecar), MergeLoad.parse(merge_load)
     worlds = GeneratedWorlds(world, root)
     blocks = max(1, math.ceil(minutes * 60 / (len(ARMS) * (segment_s + settle_s))))
     plan = SessionPlan(
@@ -123,10 +119,12 @@ def live_command(
         "calibration": None,
     }  # fmt: skip
     try:
-        engine = server_version(server.target.url)
+        engine = server_version(url)
         if measured is not None:
             calibrations.refuse_mismatch(measured, merge_s=world.merge_s, server=engine)
             head["calibration"] = calibrations.stated(measured)
+        target = Target(url, model_at(url, model), chat=chat, token_ids=not text, vocabulary=vocabulary)
+        server = LiveServer(target, load, slots or model_of.max_num_seqs, scrape_s=scrape_s)
         with notes.status("warming the server up"):
             _warm_up(server, worlds, warm_up_s)
         head["server"] = _described(server, engine, server_name)
@@ -136,7 +134,7 @@ def live_command(
                 session = _run(plan, server, source, notes)
             finally:
                 source.close()
-            certificate = _write(head, session, folder)
+            certificate = _write(head, session, folder, calibration)
     except KeyboardInterrupt:
         notes.print("interrupted; nothing was written")
         raise typer.Exit(130) from None
@@ -170,18 +168,13 @@ def _run(plan: SessionPlan, server: LiveServer, source: ProcessSource, notes: Co
         return run_session(plan, server, source, lambda done, what: bar.update(task, completed=done, description=what))
 
 
-def _write(head: dict[str, Any], session: Session, folder: Path) -> dict[str, Any]:
+def _write(head: dict[str, Any], session: Session, folder: Path, calibration: Path | None) -> dict[str, Any]:
     """Judge, then write the folder; the certificate itself appears last."""
     certificate = assess(head, session)
-    (folder / CERTIFICATE).unlink(missing_ok=True)
-    for stale in (RAW, TABLES, FIGURES):
-        shutil.rmtree(folder / stale, ignore_errors=True)
-    names = live.write(session, folder / RAW)
-    files.write_text(folder / RAW / live.ASKED, files.canonical_json(head))
-    names.append(live.ASKED)
-    certificate["files"] = {name: files.sha256(folder / RAW / name) for name in sorted(names)}
-    write_live_pages(certificate, folder)
-    files.write_text(folder / CERTIFICATE, files.canonical_json(certificate))
+    write_folder(
+        folder, certificate, head, partial(live.write, session), partial(write_live_pages, certificate),
+        [] if calibration is None else [calibration],
+    )  # fmt: skip
     return certificate
 
 
@@ -218,15 +211,6 @@ def _causal(scheduler: str, folder: Path, timeout_s: float, log: Path | None = N
         return source
     source.close()
     raise BadInput(scheduler, f"a {source.kind} schedule", "a scheduler that decides as it goes: decide(self, obs)")
-
-
-def _address(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BadInput("--sidecar", "no address of a server", "a URL like http://127.0.0.1:8000")
-    if parts.username or parts.password or parts.query:
-        raise BadInput("--sidecar", "a user, password or query in the address", "none; a key goes into OPENAI_API_KEY")
-    return url.rstrip("/").removesuffix("/v1")
 
 
 def _described(server: LiveServer, engine: str, name: str | None) -> dict[str, Any]:

@@ -1,19 +1,48 @@
-"""Everything that is drawn from a certificate: report, tables and figures; written, and checked against it."""
+"""The output folder: certificate, raw files, and the pages drawn from them; written, and checked again."""
 
 from __future__ import annotations
 
+import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from protocol import real
-from protocol.evidence import SeedEvidence
+from protocol import calibration, files, real, signature
+from protocol.evidence import ASKED, SeedEvidence
 from protocol.slo import Slo
+from protocol.verify import CERTIFICATE, RAW
 from reports import figures, html, tables
 from reports.live import write_live_report
 
 REPORT, TABLES, FIGURES = "report.html", "tables", "figures"
+
+
+def write_folder(
+    folder: Path,
+    certificate: dict[str, Any],
+    head: dict[str, Any],
+    write_raw: Callable[[Path], list[str]],
+    draw: Callable[[Path], None],
+    calibrations: Iterable[Path] = (),
+) -> None:
+    """Replace what an earlier run left; the certificate, with the digests of its raw files, appears last.
+
+    head : what was asked.  write_raw : writes the raw tables and names them.  calibrations : folders that G1 rests on.
+    """
+    for name in (CERTIFICATE, signature.SIGNATURE):
+        (folder / name).unlink(missing_ok=True)
+    for stale in (RAW, TABLES, FIGURES):
+        shutil.rmtree(folder / stale, ignore_errors=True)
+    raw = folder / RAW
+    names = write_raw(raw)
+    files.write_text(raw / ASKED, files.canonical_json(head))
+    names.append(ASKED)
+    for source in calibrations:
+        names += calibration.carry(source, raw)
+    certificate["files"] = {name: files.sha256(raw / name) for name in sorted(names)}
+    draw(folder)
+    files.write_text(folder / CERTIFICATE, files.canonical_json(certificate))
 
 
 def write_pages(certificate: dict[str, Any], evidence: Sequence[SeedEvidence], folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from adapters.merge_loads.runner import MergeLoad
 from adapters.sidecars import identity
 from adapters.sidecars.openai import Target
 from adapters.sidecars.openai import replay as replay_once
-from adapters.sidecars.probing import address_of, models_of
+from adapters.sidecars.probing import address_of, base_of, model_at, models_of
 from adapters.sidecars.real import RealSidecar
 from protocol import calibration, campaign, real, seeds
 from protocol.campaign import Plan, Setting
@@ -53,12 +54,23 @@ class Server:
     described: dict[str, Any]
 
 
-def reach(url: str, model: str | None, chat: bool, merge_load: str, chosen: Chosen) -> Server:
+def drop_foreign(chosen: Chosen, given: Path | None) -> None:
+    """A shipped calibration is another server's: here its model places merges, and it shows nothing."""
+    if given is None:
+        for regime in chosen[1]:
+            regime["sidecar"].pop("calibration", None)
+
+
+def reach(
+    url: str, model: str | None, chat: bool, merge_load: str, chosen: Chosen, given: Path | None = None
+) -> Server:
     """Look at the server, and have it serve a few requests of the first seed's sizes.
+
+    given : the calibration that was asked for, if any.
 
     Raises BadInput on a wrong model, load or regime, SidecarError when it does not serve.
     """
-    address_of(url)
+    url = base_of(url)
     settings, regimes = chosen
     if len(settings) != 1:
         raise BadInput("--sidecar", f"{len(settings)} regimes", "exactly one --regime or --trace")
@@ -68,20 +80,15 @@ def reach(url: str, model: str | None, chat: bool, merge_load: str, chosen: Chos
     if trace.n_islands != 1:
         raise BadInput(f"--sidecar, {settings[0].name}", f"{trace.n_islands} islands", "1: one server, one island")
     load = MergeLoad.parse(merge_load)
-    models = models_of(url)
-    if model is None:
-        if len(models) != 1:
-            raise BadInput("--model", "none given", f"one of {', '.join(models) or 'those that it serves'}")
-        model = models[0]
-    if models and model not in models:
-        raise BadInput("--model", repr(model), f"one that the server has: {', '.join(models)}")
+    model = model_at(url, model)
     version = identity.server_version(url)
+    drop_foreign(chosen, given)
     found = regimes[0]["sidecar"].get("calibration")
     if found is not None:
         calibration.refuse_mismatch(found, merge_s=settings[0].corridor.merge_ns / NS_PER_S, server=version)
         if found["merge_load"] != str(load):
             raise BadInput("--calibration", f"one of merge load {found['merge_load']}", f"{load}, as --merge-load says")
-    sidecar = _that_serves(Target(url.rstrip("/"), model, chat), load, trace)
+    sidecar = _that_serves(Target(url, model, chat), load, trace)
     short = model.rstrip("/").rpartition("/")[2]
     described = {
         "server": {

@@ -225,6 +225,12 @@ def _own_slo(trace: RequestTrace, regime: Regime, root_seed: int) -> str:
     return ",".join(f"{name}<={float(format(max(limit / 1e6, 0.01), '.2g')):g}ms" for name, limit in limits)
 
 
+def calibrations_of(regimes: Sequence[Mapping[str, Any]], given: Path | None) -> list[Path]:
+    """Folders of the calibrations that described regimes state, each once."""
+    names = dict.fromkeys(str(r["sidecar"]["name"]) for r in regimes if "calibration" in r["sidecar"])
+    return [given or shipped_calibrations()[name] for name in names]
+
+
 def _described(setting: Setting, regime: dict[str, Any], given: Path | None = None) -> dict[str, Any]:
     """A regime as the certificate states it; a calibrated sidecar with what its server showed, for G1.
 

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from protocol import campaign, evidence, files, signature
+from adapters.sidecars.fitting import check_simulated
+from protocol import calibration, campaign, evidence, files, signature
 from protocol.certificate import versions
 from protocol.cli import learning
 from protocol.cli.pages import differing_pages, write_live_pages, write_pages
@@ -24,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def verify_command(
-    folder: Annotated[Path, typer.Argument(help="output folder of `protocol certify`")],
+    folder: Annotated[Path, typer.Argument(help="output folder of `protocol certify`, `live` or `calibrate`")],
     rerun: Annotated[str | None, typer.Option(help="the scheduler, to run everything again as well")] = None,
     trace: Annotated[list[Path] | None, typer.Option(help="with --rerun: the traces, where there were any")] = None,
     regime: Annotated[list[str] | None, typer.Option(help="with --rerun: regime files, where they were files")] = None,
@@ -34,11 +35,18 @@ def verify_command(
     most: Annotated[int, typer.Option(min=1, help="differences to print")] = 20,
 ) -> None:
     """Recompute every gate from the raw files and draw every page again; exit 1 with each difference named."""
+    if (folder / calibration.FILE).is_file():
+        _say([*calibration.check(folder), *check_simulated(folder)], most)
+        typer.echo(f"verified: calibration of {calibration.read(folder)['server']} recomputed from its raw rows")
+        return
     certificate = read_certificate(folder, (STANDARD, LIVE))
     is_live = certificate["schema"] == LIVE[0]
     if is_live and rerun is not None:
         raise BadInput("--rerun", "a live certificate", "none: what happened live cannot happen again")
     found = verify(folder)
+    if not found:
+        for carried in sorted((folder / RAW / calibration.CARRIED).glob("*")):
+            found += check_simulated(carried)
     if key is not None:
         found += [wrong for wrong in [signature.check(folder / CERTIFICATE, key)] if wrong]
     if not found:
@@ -51,14 +59,19 @@ def verify_command(
         raise BadInput("--rerun", "a certificate of replays on a real server", "none of those: verify without --rerun")
     if rerun is not None and not found:
         found += _run_again(certificate, folder, rerun, regime or [], trace or [], jobs, learner)
+    _say(found, most)
+    how = "recomputed and run again" if rerun else "recomputed"
+    typer.echo(f"verified: {certificate['verdict']}, {len(certificate['claims'])} claims {how} from {folder / RAW}")
+
+
+def _say(found: list[str], most: int) -> None:
+    """Print what differs; exit with 1 when anything does."""
     for line in found[:most]:
         typer.echo(f"differs: {line}")
     if len(found) > most:
         typer.echo(f"and {len(found) - most} more differences")
     if found:
         raise typer.Exit(1)
-    how = "recomputed and run again" if rerun else "recomputed"
-    typer.echo(f"verified: {certificate['verdict']}, {len(certificate['claims'])} claims {how} from {folder / RAW}")
 
 
 def _draw(certificate: dict[str, Any], is_live: bool, raw: Path, folder: Path) -> None:
@@ -89,6 +102,7 @@ def _run_again(
             "slos": tuple(old["slos"]),
             "decision_steps": old["corridor"]["decision_steps"],
             "learner": _watched(old, learner),
+            "calibration": _carried(old, folder / RAW),
         }
         if name.startswith("trace:"):
             if name not in given:
@@ -128,6 +142,12 @@ def _run_again(
             if files.sha256(again / name) != files.sha256(folder / RAW / name):
                 found.append(f"{RAW}/{name}: a fresh run gives other contents")
     return found
+
+
+def _carried(regime: dict[str, Any], raw: Path) -> Path | None:
+    """The calibration that a regime's sidecar rests on, among the raw files."""
+    stated = regime["sidecar"].get("calibration")
+    return None if stated is None else raw / calibration.carried_as(stated["name"])
 
 
 def _watched(regime: dict[str, Any], text: str | None) -> learning.Attached | None:

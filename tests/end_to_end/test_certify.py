@@ -40,6 +40,25 @@ def test_verdict_files_and_verification(protocol: Protocol, small: Path, aware: 
     assert tampered.returncode == 1 and "forced" in tampered.stdout
 
 
+def test_a_shipped_regime_speaks_of_the_server_that_it_is_fitted_to(
+    protocol: Protocol, aware: Path, tmp_path: Path
+) -> None:
+    """Tier 2, with the calibration among the raw files: a reviewer can check it and run everything again."""
+    out = tmp_path / "out"
+    result = protocol("certify", aware, "--regime", "bursty-aperiodic", "--seeds", 8, "--out", out, *QUICK)
+    made = certificate(out)
+    assert result.returncode == 0 and made["tier"]["name"] == "calibrated replay", made["sentence"]
+    assert "calibrated on vLLM 0.32.0 at 2026-" in made["sentence"]
+    carried = out / "raw" / "calibrations" / "vllm-cpu"
+    assert {f"calibrations/vllm-cpu/{p.name}" for p in carried.iterdir()} <= made["files"].keys()
+    assert protocol("verify", out, "--rerun", aware).returncode == 0
+    assert "recomputed from its raw rows" in protocol("verify", carried).stdout
+    stated = json.loads((carried / "calibration.json").read_text())
+    stated["runs"][0]["simulated_exposed_p95_ms"] += 1
+    (carried / "calibration.json").write_text(json.dumps(stated))
+    assert "simulated_exposed_p95_ms" in protocol("verify", carried).stdout
+
+
 def test_certificate_is_the_same_byte_for_byte_whatever_the_jobs(
     protocol: Protocol, small: Path, aware: Path, tmp_path: Path
 ) -> None:

@@ -18,7 +18,11 @@ pytest.importorskip("aiohttp", reason="real sidecars need aiohttp")
 sys.path.insert(0, str(Path(__file__).parents[1] / "adapters" / "sidecars"))
 from fault_server import FaultServer, serving
 
+from adapters.sidecars.probing import base_of, model_at
+from adapters.sidecars.simulated import shipped_calibrations
+from protocol.cli import real
 from protocol.cli.main import build
+from protocol.cli.settings import settings_for
 from protocol.errors import ProtocolError
 from protocol.replays import read
 
@@ -170,3 +174,18 @@ def test_a_server_that_serves_nothing_is_refused_before_anything_is_replayed(
     server.refusing = lambda: True
     with pytest.raises(ProtocolError, match=r"served none of 4 first requests: HTTP 429 \(4\)"):
         said(*asked(server, tiny, tmp_path / "out"))
+
+
+def test_a_shipped_calibration_shows_nothing_of_another_server() -> None:
+    """Its model may place the merges; only one that was asked for may speak of the server."""
+    chosen = settings_for(["bursty-aperiodic"], [], None, None, 1, {})
+    assert chosen[1][0]["sidecar"]["calibration"]["server"].startswith("vLLM ")
+    real.drop_foreign(chosen, shipped_calibrations()["vllm-cpu"])
+    assert "calibration" in chosen[1][0]["sidecar"]
+    real.drop_foreign(chosen, None)
+    assert "calibration" not in chosen[1][0]["sidecar"]
+
+
+def test_the_address_may_end_as_other_clients_want_it(server: FaultServer) -> None:
+    assert base_of(f"{server.url}/v1") == base_of(f"{server.url}/") == server.url
+    assert model_at(server.url, None) == model_at(server.url, "m") == "m"

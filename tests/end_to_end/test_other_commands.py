@@ -37,7 +37,8 @@ def test_simulate_refuses_what_it_cannot_do(protocol: Protocol, small: Path, awa
 def test_doctor_says_what_each_tier_needs(protocol: Protocol) -> None:
     found = json.loads(protocol("doctor", "--json", "--sidecar", "http://127.0.0.1:9").stdout)
     assert found["found"]["server"] is None and found["missing"]["1 stress harness"] == "nothing"
-    assert "calibration" in found["missing"]["2 calibrated replay"]
+    assert found["missing"]["2 calibrated replay"] == "nothing" and "--sidecar" in found["missing"]["4 live"]
+    assert found["found"]["shipped calibrations"] == "vllm-cpu"
 
 
 def test_sidecar_starts_and_stops(protocol: Protocol, tmp_path: Path) -> None:

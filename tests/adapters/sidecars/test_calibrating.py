@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from protocol import calibration
 from protocol.calibration import ON_OFF, Observed
 from protocol.errors import BadInput, SidecarError
 from protocol.gates.transfer import transfer_gate
+from protocol.measurements import FAILED
 from protocol.schedule import Schedule
 from protocol.trace import RequestTrace
 
@@ -65,7 +67,7 @@ def runs(model: SidecarModel) -> list[Observed]:
 @pytest.fixture(scope="module")
 def found(runs: list[Observed], model: SidecarModel) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:  # a shorter search is close enough here
-        patch.setattr(fitting, "_SIMPLEX", (0.2,))
+        patch.setattr(fitting, "_GENERATIONS", 5)
         return conclude(runs, PLAN, model, FACTS, intervals=False)
 
 
@@ -127,6 +129,17 @@ def test_an_invalid_run_is_made_again_and_then_refused(model: SidecarModel) -> N
     assert sum("attempt" in line for line in lines) == calibrating.ATTEMPTS
 
 
+def test_a_server_that_serves_nothing_is_named_with_its_answers(model: SidecarModel) -> None:
+    class Refusing(Pretended):
+        def replay(self, trace: RequestTrace, schedule: Schedule) -> Replay:
+            done = super().replay(trace, schedule)
+            m = replace(done.run.measurements, outcome=np.full(len(trace), FAILED, np.int8))
+            return replace(done, run=replace(done.run, measurements=m, failures={"HTTP 404": len(trace)}))
+
+    with pytest.raises(SidecarError, match=r"served none of (\d+) requests: HTTP 404 \(\1\)"):
+        measure(Refusing(model), PLAN)
+
+
 def test_finished_runs_are_not_made_again(model: SidecarModel, runs: list[Observed]) -> None:
     server, new = Pretended(model), []
     kept = {run.label: run for run in runs if run.label != runs[4].label}
@@ -144,13 +157,24 @@ def test_what_is_written_is_read_and_checked(tmp_path: Path, found: dict[str, An
     again = calibration.read_runs(tmp_path)
     assert [run.label for run in again] == [run.label for run in runs]
     assert all(a.merges.equals(b.merges) for a, b in zip(again, runs, strict=True))
-    assert list(calibration.check(tmp_path)) == []
+    assert list(calibration.check(tmp_path)) == [] and list(fitting.check_simulated(tmp_path)) == []
     edited = json.loads((tmp_path / "calibration.json").read_text())
     edited["runs"][2]["exposed_p95_ms"] += 0.5
     (tmp_path / "calibration.json").write_text(json.dumps(edited))
     assert [line.split(":")[0] for line in calibration.check(tmp_path)] == [
         f"{edited['runs'][2]['run']}, exposed_p95_ms"
     ]
+    edited["runs"][2]["simulated_exposed_p95_ms"] += 0.5
+    edited["halves"][1]["a_s"] *= 1.5
+    (tmp_path / "calibration.json").write_text(json.dumps(edited))
+    wrong = list(fitting.check_simulated(tmp_path))
+    assert wrong[-1].startswith(f"{edited['runs'][-1]['run']}, simulated_unexposed") and len(wrong) > len(
+        edited["runs"]
+    )
+    del edited["halves"]
+    (tmp_path / "calibration.json").write_text(json.dumps(edited))
+    with pytest.raises(BadInput, match="no models of its halves"):
+        list(fitting.check_simulated(tmp_path))
 
 
 def test_a_calibration_speaks_only_of_its_own_server_and_merges(found: dict[str, Any]) -> None:

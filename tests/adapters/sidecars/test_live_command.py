@@ -101,8 +101,8 @@ def test_a_session_is_written_and_verified(words: list[str], tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["--sidecar", "http://user:pw@127.0.0.1:9"], "a user, password or query"),
-        (["--sidecar", "127.0.0.1:9"], "no address of a server"),
+        (["--sidecar", "http://user:pw@127.0.0.1:9"], "an address with credentials or a query"),
+        (["--sidecar", "127.0.0.1:9"], "expected http://HOST:PORT"),
         (["--sidecar", "http://127.0.0.1:9", "--merge-load", "gpu"], "--merge-load"),
         (["--sidecar", "http://127.0.0.1:9", "--regime", "nowhere"], "--regime"),
         (["--sidecar", "http://127.0.0.1:9", "--slo", "e2e<1"], "--slo"),

@@ -1,0 +1,60 @@
+"""The measured calibrations: what they state is what their raw rows say, and the default regimes rest on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from adapters.sidecars.calibrating import CalibrationPlan, conclude
+from adapters.sidecars.fitting import check_simulated
+from adapters.sidecars.simulated import SidecarModel, shipped_calibrations
+from protocol import calibration
+from protocol.cli.settings import PUBLISHED
+from protocol.gates.transfer import transfer_gate
+from protocol.regime import Regime
+
+#: Merges that occupied the host, shipped; and merges that occupied nothing, kept beside the results.
+HOST = shipped_calibrations()["vllm-cpu"]
+IDLE = Path(__file__).parents[3] / "docs" / "results" / "calibrations" / "vllm-cpu-idle"
+
+
+@pytest.mark.parametrize("folder", [HOST, IDLE])
+def test_its_numbers_are_those_of_its_rows(folder: Path) -> None:
+    assert list(calibration.check(folder)) == [] and list(check_simulated(folder)) == []
+    model = SidecarModel.from_calibration(calibration.read(folder))
+    assert model.calibrated and model.name == folder.name
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 1 << 20
+
+
+def test_host_merges_transfer_and_idle_ones_do_not() -> None:
+    busy, idle = (transfer_gate(calibration.read(folder), 0.05) for folder in (HOST, IDLE))
+    assert len(busy.checks) == 4 and {check.status for check in busy.checks} == {"passed"}
+    effects = [check for check in idle.checks if check.name.startswith("effect")]
+    assert len(effects) == 2 and {check.status for check in effects} == {"failed"} and idle.status == "failed"
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_default_regimes_stay_within_what_was_measured(name: str) -> None:
+    """A fitted model speaks of its own merges, and of loads up to those that were swept."""
+    regime, measured = Regime.load(name), calibration.read(HOST)
+    assert regime.sidecar == HOST.name and measured["merge_s"] == regime.merge_s
+    # Where merges are declared to slow nothing down, the model is changed, and calibrated no more.
+    changed = SidecarModel.shipped(regime.sidecar).changed(regime.sidecar_overrides)
+    assert changed.calibrated == (name not in ("ordinary", "high-pressure"))
+    swept = [run["rate_per_s"] for run in measured["sweep"]]
+    assert max(regime.arrivals.rate_per_s, regime.arrivals.busy_rate_per_s) <= max(swept)
+    assert {*regime.prompt.values} == {*measured["plan"]["prompt_tokens"]}
+    assert {*regime.output.values} == {*measured["plan"]["output_tokens"]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", [HOST, IDLE])
+def test_its_parameters_are_found_again(folder: Path) -> None:
+    stored = calibration.read(folder)
+    plan = CalibrationPlan(**{k: tuple(v) if isinstance(v, list) else v for k, v in stored["plan"].items()})
+    limits = SidecarModel(**stored["model"] | {"provenance": "uncalibrated"})
+    facts = {key: stored[key] for key in ("server", "date", "merge_load")}
+    again = conclude(calibration.read_runs(folder), plan, limits, facts, intervals=False)
+    for key, value in stored["model"].items():
+        assert again["model"][key] == (pytest.approx(value, rel=1e-6) if isinstance(value, float) else value), key
