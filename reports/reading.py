@@ -72,6 +72,14 @@ RECOMPUTE = (
      "each re-run: its kind, from when on the future was altered, and the first decision that differed"),
 )  # fmt: skip
 
+#: The same where a sidecar is calibrated.
+CALIBRATED = (
+    ("Effect transfer, agreement, of a calibrated sidecar", "calibrations/NAME: requests.parquet, merges.parquet, "
+     "calibration.json",
+     "by run of kind on-off, p95 of requests with exposure_ns > 0 over p95 of the others; t over runs on the logarithm, "
+     "each load by itself; the simulated side replays the run with the parameters of its half"),
+)  # fmt: skip
+
 #: What replaces rows of RECOMPUTE, by their first cell, where islands merge as peers.
 _PEERS = {
     "Realised merges, busy seconds": (
@@ -88,7 +96,7 @@ _PEERS = {
 
 
 def recompute(certificate: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """RECOMPUTE, what stands in its place where islands merge as peers, and what replays on a server add."""
+    """RECOMPUTE, what stands in its place where islands merge as peers, and what calibrations and replays add."""
     peers = ["peer" in regime for regime in certificate["regimes"]]
     rows = []
     for row in RECOMPUTE:
@@ -96,7 +104,8 @@ def recompute(certificate: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             rows.append(row)
         if any(peers) and row[0] in _PEERS:
             rows.append(_PEERS[row[0]])
-    return [*rows, *(REPLAYED if certificate.get("replays") else ())]
+    calibrated = any(regime["sidecar"].get("calibration") for regime in certificate["regimes"])
+    return [*rows, *(CALIBRATED if calibrated else ()), *(REPLAYED if certificate.get("replays") else ())]
 
 
 def next_tier(certificate: Mapping[str, Any]) -> list[str]:

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from sample_certificate import HOSTILE, REGIMES, build
 
+from adapters.sidecars.simulated import shipped_calibrations
+from protocol import calibration
 from protocol.errors import BadInput
 from reports import figures, reading
 from reports import format as fmt
@@ -122,6 +124,18 @@ def test_ids_are_unique_and_links_lead_somewhere(tmp_path: Path) -> None:
     assert len(ids) == len(set(ids))
     targets = {v[1:] for _, a in page.tags for k, v in a.items() if k.endswith("href") and v}
     assert targets | set(re.findall(r"url\(#([^)]+)\)", text)) <= set(ids)
+
+
+def test_a_calibrations_runs_are_shown(tmp_path: Path) -> None:
+    certificate, evidence = build(REGIMES[:1], seeds=2, draws=9)
+    measured = calibration.read(shipped_calibrations()["vllm-cpu"])
+    certificate["regimes"][0]["sidecar"] |= {"calibrated": True, "calibration": calibration.stated(measured)}
+    write_report(certificate, evidence, tmp_path / "report.html", {})
+    text = _Page((tmp_path / "report.html").read_text()).text
+    assert f"Calibration: {measured['server']}, {measured['date']}" in text
+    for run in measured["runs"]:
+        assert f"{run['run']} {run['load']}" in text
+    assert "calibrations/NAME: requests.parquet" in text
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
