@@ -219,7 +219,7 @@ def test_every_single_change_is_found(original: Path, scratch: Path, data: st.Da
 
 
 @settings(
-    max_examples=60, deadline=None, database=None,
+    max_examples=30, deadline=None, database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 @given(st.data())

@@ -38,8 +38,8 @@ _STEP = 0.03
 #: How far around the gradient's minimum evolution searches, in the same unit; of a slowdown also down to none at all.
 _AROUND = 0.7
 _SLOWDOWNS = [list(START).index(key) for key in ("prefill_slowdown", "decode_slowdown")]
-#: Members of a generation for each parameter, and generations.
-_POPULATION, _GENERATIONS = 6, 60
+#: Members of a generation for each parameter, generations, and evaluations of the simplex search that goes last.
+_POPULATION, _GENERATIONS, _LAST = 6, 60, 400
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _solve(
         "initial_simplex": np.vstack([evolved, evolved + 0.1 * np.eye(len(x))]),
         "xatol": 1e-3,
         "fatol": 1e-6,
-        "maxfev": 400,
+        "maxfev": _LAST,
     }
     search = optimize.minimize(loss, evolved, method="Nelder-Mead", options=last)
     return np.clip(search.x, *bounds)

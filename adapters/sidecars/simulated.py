@@ -108,14 +108,17 @@ class SidecarModel:
         return hashlib.sha256(f"sidecar-model/1 {json.dumps(values, sort_keys=True)}".encode()).hexdigest()
 
     def changed(self, overrides: Mapping[str, float]) -> SidecarModel:
-        """The same model with some parameters changed; changed parameters are no longer calibrated.
+        """The same model with some parameters changed.  A calibrated one is calibrated no more, and its name says so.
 
         Raises BadInput on an unknown parameter or a value out of range.
         """
         for key in overrides:
             if key not in _RANGES:
                 raise BadInput(f"sidecar model {self.name}", f"parameter {key!r}", f"one of {', '.join(_RANGES)}")
-        return replace(self, **overrides, provenance=UNCALIBRATED) if overrides else self  # type: ignore[arg-type]
+        if not overrides:
+            return self
+        name = f"{self.name}-altered" if self.calibrated else self.name
+        return replace(self, **overrides, name=name, provenance=UNCALIBRATED)  # type: ignore[arg-type]
 
     def named(self, name: str) -> SidecarModel:
         """The same model under another name."""
