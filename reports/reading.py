@@ -76,8 +76,8 @@ RECOMPUTE = (
 CALIBRATED = (
     ("Effect transfer, agreement, of a calibrated sidecar", "calibrations/NAME: requests.parquet, merges.parquet, "
      "calibration.json",
-     "by run of kind on-off, p95 of requests with exposure_ns > 0 over p95 of the others; t over runs on the logarithm, "
-     "each load by itself; the simulated side replays the run with the parameters of its half"),
+     "by run of kind on-off, p95 of requests with exposure_ns > 0 over p95 of the others; t over runs on the "
+     "logarithm, each load by itself; the simulated side replays the run with the parameters of its half"),
 )  # fmt: skip
 
 #: What replaces rows of RECOMPUTE, by their first cell, where islands merge as peers.
