@@ -144,8 +144,8 @@ def _replayed(
     for attempt in range(1, ATTEMPTS + 1):
         done = sidecar.replay(trace, merges)
         if not np.any(done.run.measurements.outcome == SERVED):
-            why = ", ".join(f"{cause} ({n})" for cause, n in done.run.failures.items())
-            raise SidecarError(f"run {trace.name}: {sidecar.target.url} served none of {len(trace)} requests: {why}")
+            found = f"{sidecar.target.url} served none of {len(trace)} requests: {done.run.complaint}"
+            raise SidecarError(f"run {trace.name}: {found}")
         if done.invalid is None:
             return done.run.measurements, done.merges
         log(f"{trace.name}, attempt {attempt}: {done.invalid}")

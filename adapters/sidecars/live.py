@@ -57,15 +57,14 @@ class LiveServer:
         Raises SidecarError when it serves none of them.
         """
         sample = trace.window(0, int(trace.arrival_ns[min(len(trace) - 1, 2)]) + 1)
-        failures: dict[str, int] = {}
+        why = ""
         for extra in FIELDS if self.target.token_ids and not self.target.chat else FIELDS[1:]:
             tried = replace(self.target, extra={**self.target.extra, **extra})
             found = self._unmeasured(tried, sample)
             if not found.failures:
                 self.target = tried
                 return
-            failures = failures or dict(found.failures)
-        why = ", ".join(f"{count} x {cause}" for cause, count in failures.items())
+            why = why or found.complaint
         raise SidecarError(
             f"{self.target.url}: not all of {len(sample)} first requests were served ({why}); "
             f"expected a server that completes prompts with the model {self.target.model!r}"

@@ -98,6 +98,11 @@ class Run:
     send_delay_ns: NDArray[np.int64]
 
     @property
+    def complaint(self) -> str:
+        """Each cause of failure with the number of requests that it cost."""
+        return ", ".join(f"{cause} ({n})" for cause, n in self.failures.items())
+
+    @property
     def invalid(self) -> str | None:
         """Why the client did not offer the load that it was asked to, or None."""
         late = (self.send_delay_ns > SENT_WITHIN_NS) | (self.send_delay_ns < 0)

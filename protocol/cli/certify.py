@@ -132,10 +132,13 @@ def certify(
         trainer = learning.training(train_seeds, margin, train_factor or learning.FACTOR)
 
     def settings(n_seeds: int | None, root: int) -> real.Chosen:
-        return settings_for(regime or [], trace or [], trace_format, time_unit, root, {
+        found = settings_for(regime or [], trace or [], trace_format, time_unit, root, {
             "seeds": n_seeds, "slos": tuple(slo) if slo else None, "decision_steps": decision_steps,
             "calibration": calibration, "learner": watched,
         })  # fmt: skip
+        if sidecar is not None:
+            real.drop_foreign(found, calibration)
+        return found
 
     chosen, server = settings(seeds, root), None
     if sidecar is None:
@@ -143,7 +146,7 @@ def certify(
     else:
         if draws == "auto":
             raise BadInput("--draws", "auto beside --sidecar", "a number: replays are planned before the first")
-        server = real.reach(sidecar, model, chat, merge_load, chosen, calibration)
+        server = real.reach(sidecar, model, chat, merge_load, chosen)
         draws = draws or str(real.DRAWS)
     if server is not None and budget_minutes is not None:
         if seeds is not None or trace or not 0 < budget_minutes < math.inf:
@@ -153,7 +156,6 @@ def certify(
         plan = campaign.Plan(opener, scheduler, root, real.DRAWS)
         n_seeds, n_draws = real.affordable(budget_minutes, real.replay_s(chosen[0][0]), plan, pilot, alpha, jobs, notes)
         chosen, draws = settings(n_seeds, root), str(n_draws)
-        real.drop_foreign(chosen, calibration)
     if sign is not None:
         signature.check_private_key(sign)
     request = asked(

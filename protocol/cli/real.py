@@ -13,6 +13,7 @@ from rich.console import Console
 
 from adapters.merge_loads.runner import MergeLoad
 from adapters.sidecars import identity
+from adapters.sidecars.live import FIELDS
 from adapters.sidecars.openai import Target
 from adapters.sidecars.openai import replay as replay_once
 from adapters.sidecars.probing import address_of, base_of, model_at, models_of
@@ -39,8 +40,6 @@ OVERHEAD_S, PAUSE_S = 2.5, 0.2
 PILOT_SEEDS, PILOT_DRAWS = 8, 19
 #: Gain in pp that is planned for when the pilot shows none.
 ASSUMED_GAIN_PP = 1.5
-#: Further fields of a completion, in order of preference: as `protocol calibrate` asks, then for stricter servers.
-_FIELDS: tuple[dict[str, Any], ...] = ({"detokenize": False}, {})
 
 Chosen = tuple[list[Setting], list[dict[str, Any]]]
 
@@ -61,12 +60,8 @@ def drop_foreign(chosen: Chosen, given: Path | None) -> None:
             regime["sidecar"].pop("calibration", None)
 
 
-def reach(
-    url: str, model: str | None, chat: bool, merge_load: str, chosen: Chosen, given: Path | None = None
-) -> Server:
+def reach(url: str, model: str | None, chat: bool, merge_load: str, chosen: Chosen) -> Server:
     """Look at the server, and have it serve a few requests of the first seed's sizes.
-
-    given : the calibration that was asked for, if any.
 
     Raises BadInput on a wrong model, load or regime, SidecarError when it does not serve.
     """
@@ -82,7 +77,6 @@ def reach(
     load = MergeLoad.parse(merge_load)
     model = model_at(url, model)
     version = identity.server_version(url)
-    drop_foreign(chosen, given)
     found = regimes[0]["sidecar"].get("calibration")
     if found is not None:
         calibration.refuse_mismatch(found, merge_s=settings[0].corridor.merge_ns / NS_PER_S, server=version)
@@ -111,18 +105,17 @@ def _that_serves(target: Target, load: MergeLoad, trace: RequestTrace) -> RealSi
         np.arange(len(picked)) * (NS_PER_S // 10), trace.prompt_tokens[picked], trace.output_tokens[picked]
     )
     best: tuple[int, Target] | None = None
-    failures: dict[str, int] = {}
-    for extra in _FIELDS[1:] if target.chat else _FIELDS:
+    why = ""
+    for extra in FIELDS[1:] if target.chat else FIELDS:
         tried = replace(target, extra=extra)
         run = replay_once(tried, sample, Schedule.empty())
         served = int(np.count_nonzero(run.measurements.outcome == SERVED))
-        failures = failures or dict(run.failures)
+        why = why or run.complaint
         if best is None or served > best[0]:
             best = served, tried
         if served == len(sample):
             break
     if best is None or not best[0]:
-        why = ", ".join(f"{cause} ({n})" for cause, n in failures.items())
         raise SidecarError(f"{address_of(target.url)}: served none of {len(sample)} first requests: {why}")
     return RealSidecar(best[1], load)
 
