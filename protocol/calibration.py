@@ -24,13 +24,18 @@ from protocol.errors import BadInput
 from protocol.files import canonical_json, sha256, write_text
 from protocol.measurements import SERVED, Measurements
 from protocol.parquet import write_tables
+from protocol.replays import MERGE_WITHIN_NS
 from protocol.schedule import Schedule
-from protocol.trace import RequestTrace
+from protocol.trace import NS_PER_S, RequestTrace
 
 SCHEMA, SCHEMA_VERSION = "protocol-calibration", 1
 FILE, REQUESTS, MERGES = "calibration.json", "requests.parquet", "merges.parquet"
 #: Where a certificate's raw files hold the calibrations that it rests on.
 CARRIED = "calibrations"
+_KINDS: Mapping[str, Any] = {
+    "server": str, "date": str, "merge_s": (int, float), "merge_load": str, "plan": dict, "model": dict, "halves": list,
+    "intervals": dict, "residual": (int, float), "runs": list, "sweep": list, "idle": list, "files": dict,
+}  # fmt: skip
 #: Kinds of run: rates without merges, merges on and off at random, and the same trace without merges, repeated.
 SWEEP, ON_OFF, IDLE = "sweep", "on-off", "idle"
 
@@ -79,6 +84,24 @@ def summary(real: Observed, simulated: Measurements) -> dict[str, Any]:
     return row
 
 
+def rates(run: Observed) -> dict[str, Any]:
+    """What a calibration states of a run without merges: requests, served, achieved rate, latencies."""
+    m = run.measurements
+    served = m.outcome == SERVED
+    last_s = float((m.arrival_ns + m.e2e_ns)[served].max()) / NS_PER_S if served.any() else None
+    return {
+        "run": run.label,
+        "load": run.load,
+        "rate_per_s": run.rate_per_s,
+        "requests": len(m),
+        "served": int(served.sum()),
+        "answered_per_s": round(float(served.sum()) / last_s, 4) if last_s else None,
+        "p50_ms": round(float(np.quantile(m.e2e_ns[served], 0.5)) / 1e6, 4) if served.any() else None,
+        "p95_ms": p95_ms(m.e2e_ns[served]),
+        "ttft_p95_ms": p95_ms(m.ttft_ns[served]),
+    }
+
+
 def write(folder: Path, calibration: Mapping[str, Any], runs: Sequence[Observed]) -> None:
     """The raw rows, then the file that names them by digest."""
     requests, merges = [], []
@@ -110,9 +133,13 @@ def read(path: Path) -> dict[str, Any]:
     kind = (found.get("schema"), found.get("schema_version")) if isinstance(found, dict) else None
     if kind != (SCHEMA, SCHEMA_VERSION):
         raise BadInput(str(file), f"schema {kind}", f"{SCHEMA} version {SCHEMA_VERSION}")
-    for key in ("server", "date", "merge_s", "merge_load", "model", "runs", "files"):
-        if key not in found:
-            raise BadInput(str(file), f"no {key}", f"a value for {key}")
+    for key, kind in _KINDS.items():
+        if not isinstance(found.get(key), kind) or isinstance(found.get(key), bool):
+            what = f"{found[key]!r:.60}" if key in found else "nothing"
+            raise BadInput(f"{file}, {key}", what, f"{kind.__name__ if isinstance(kind, type) else 'a number'}")
+    for key in ("runs", "sweep", "idle", "halves"):
+        if not all(isinstance(row, dict) for row in found[key]):
+            raise BadInput(f"{file}, {key}", "a row that is no table", "a list of tables")
     return dict(found)
 
 
@@ -172,8 +199,12 @@ def read_runs(folder: Path) -> list[Observed]:
                 )
             )  # fmt: skip
         return runs
+    except FileNotFoundError as error:
+        raise BadInput(str(error.filename or folder), "no such file", "the rows of a calibration") from None
     except (OSError, KeyError, pa.ArrowException) as error:
         raise BadInput(str(folder), f"broken raw files ({str(error).splitlines()[0]})", "files as written") from None
+    except BadInput as error:
+        raise BadInput(f"{folder}, {error.where}", error.found, error.expected) from None
 
 
 def refuse_mismatch(calibration: Mapping[str, Any], *, merge_s: float, server: str | None = None) -> None:
@@ -186,17 +217,31 @@ def refuse_mismatch(calibration: Mapping[str, Any], *, merge_s: float, server: s
 
 
 def check(folder: Path) -> Iterator[str]:
-    """Differences between what a calibration states and what its raw rows say: digests, and the real percentiles."""
+    """Differences between what a calibration states and what its raw rows say: digests, merges, real percentiles.
+
+    Who measured, where and when cannot be recomputed; the digest of a certificate covers it.
+    """
     stated = read(folder)
+    if sorted(stated["files"]) != [MERGES, REQUESTS]:
+        yield f"{FILE}, files: found {sorted(stated['files'])}; expected {MERGES} and {REQUESTS}"
     for name, digest in stated["files"].items():
         if not (folder / name).is_file() or sha256(folder / name) != digest:
             yield f"{name}: its SHA-256 is not the one in {FILE}"
-    runs = {run.label: run for run in read_runs(folder)}
-    for row in stated["runs"]:
-        if row["run"] not in runs:
-            yield f"{row['run']}: no rows"
+    runs = read_runs(folder)
+    if stated["merge_s"] != stated["plan"].get("merge_s"):
+        yield f"merge_s: stated {stated['merge_s']}, the plan says {stated['plan'].get('merge_s')}"
+    for run in runs:
+        begin, end = run.merges.windows_ns(0)
+        if np.any(np.abs(end - begin - stated["merge_s"] * NS_PER_S) > 2 * MERGE_WITHIN_NS):
+            yield f"{run.label}: its merges did not last {stated['merge_s']:g} s"
+    for table, kind in (("runs", ON_OFF), ("sweep", SWEEP), ("idle", IDLE)):
+        mine = {run.label: run for run in runs if run.kind == kind}
+        if [row.get("run") for row in stated[table]] != list(mine):
+            yield f"{table}: stated {[row.get('run') for row in stated[table]]}, the rows are of {list(mine)}"
             continue
-        again = summary(runs[row["run"]], runs[row["run"]].measurements)
-        for key, value in again.items():
-            if not key.startswith("simulated_") and row.get(key) != value:
-                yield f"{row['run']}, {key}: stated {row.get(key)}, its rows say {value}"
+        for row in stated[table]:
+            run = mine[row["run"]]
+            again = rates(run) if kind != ON_OFF else summary(run, run.measurements)
+            for key, value in again.items():
+                if not key.startswith("simulated_") and row.get(key) != value:
+                    yield f"{row['run']}, {key}: stated {row.get(key)}, its rows say {value}"

@@ -22,7 +22,7 @@ def read_certificate(folder: Path, known: Sequence[tuple[str, int]] = (STANDARD,
     try:
         certificate = json.loads(path.read_bytes().decode(), parse_constant=_no_constant)
     except FileNotFoundError:
-        raise BadInput(str(path), "no such file", "the certificate of a finished run") from None
+        raise BadInput(str(path), "no such file", "the certificate (or the calibration) of a finished run") from None
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(str(path), f"an unreadable certificate ({error})", "JSON") from None
     found = (certificate.get("schema"), certificate.get("schema_version")) if isinstance(certificate, dict) else None

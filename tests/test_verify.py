@@ -160,8 +160,10 @@ def edit_table(path: Path, data: st.DataObject) -> str:
             values[row] = not value
         elif isinstance(value, int):
             values[row] = value - 1 if data.draw(st.booleans()) and value else value + 1
+        elif isinstance(value, float):
+            values[row] = value * 1.01 if value and math.isfinite(value) else 1.0
         else:
-            values[row] = (value or "") + "x"
+            values[row] = (value or "") + "x" if pa.types.is_string(table[name].type) else 1
         i = table.column_names.index(name)
         table = table.set_column(i, table.schema.field(i), pa.array(values, table[name].type))
     pq.write_table(table, path, compression="zstd", row_group_size=1 << 20)

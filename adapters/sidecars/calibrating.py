@@ -19,7 +19,7 @@ from adapters.sidecars.fitting import fit, simulate
 from adapters.sidecars.real import RealSidecar
 from adapters.sidecars.simulated import Calibration, SidecarModel
 from protocol import seeds
-from protocol.calibration import IDLE, ON_OFF, SCHEMA, SCHEMA_VERSION, SWEEP, Observed, p95_ms, summary
+from protocol.calibration import IDLE, ON_OFF, SCHEMA, SCHEMA_VERSION, SWEEP, Observed, p95_ms, rates, summary
 from protocol.errors import BadInput, SidecarError
 from protocol.measurements import SERVED
 from protocol.schedule import Schedule
@@ -199,26 +199,9 @@ def conclude(
         "halves": halves,
         "intervals": {key: list(limits_) for key, limits_ in whole.interval.items()},
         "residual": whole.residual,
-        "sweep": [_rates(run) for run in runs if run.kind == SWEEP],
-        "idle": [_rates(run) for run in runs if run.kind == IDLE],
+        "sweep": [rates(run) for run in runs if run.kind == SWEEP],
+        "idle": [rates(run) for run in runs if run.kind == IDLE],
         "runs": [rows[run.label] for run in on_off],
-    }
-
-
-def _rates(run: Observed) -> dict[str, Any]:
-    m = run.measurements
-    served = m.outcome == SERVED
-    last_s = float((m.arrival_ns + m.e2e_ns)[served].max()) / NS_PER_S if served.any() else None
-    return {
-        "run": run.label,
-        "load": run.load,
-        "rate_per_s": run.rate_per_s,
-        "requests": len(m),
-        "served": int(served.sum()),
-        "answered_per_s": round(float(served.sum()) / last_s, 4) if last_s else None,
-        "p50_ms": round(float(np.quantile(m.e2e_ns[served], 0.5)) / 1e6, 4) if served.any() else None,
-        "p95_ms": p95_ms(m.e2e_ns[served]),
-        "ttft_p95_ms": p95_ms(m.ttft_ns[served]),
     }
 
 

@@ -38,6 +38,8 @@ _STEP = 0.03
 #: How far around the gradient's minimum evolution searches, in the same unit; of a slowdown also down to none at all.
 _AROUND = 0.7
 _SLOWDOWNS = [list(START).index(key) for key in ("prefill_slowdown", "decode_slowdown")]
+#: How much larger than a half's the residual of the model may be, since no search is sure to find the minimum.
+_WORSE = 1.1
 #: Members of a generation for each parameter, generations, and evaluations of the simplex search that goes last.
 _POPULATION, _GENERATIONS, _LAST = 6, 60, 400
 
@@ -60,19 +62,38 @@ def simulate(model: SidecarModel, run: Observed, seed: int) -> Measurements:
 
 
 def check_simulated(folder: Path) -> Iterator[str]:
-    """Differences between the simulated percentiles that a calibration states and what its models give for its runs.
+    """Differences between what a calibration states of its models and what they give for its runs.
 
+    The simulated percentiles come from the models of the halves; residual and intervals from the model itself, which
+    may fit hardly worse than one that saw half of the runs.  The search is not repeated.
     Raises BadInput when the calibration is missing or broken.
     """
-    stated, runs = read(folder), {run.label: run for run in read_runs(folder)}
+    stated, runs = read(folder), read_runs(folder)
+    where, named = str(folder), {run.label: run for run in runs}
     try:
+        seed, model = stated["plan"]["seed"], SidecarModel.from_calibration(stated)
+        halves = [SidecarModel(**half) for half in stated["halves"]]
         for row in stated["runs"]:
-            model, run = SidecarModel(**stated["halves"][row["half"]]), runs[row["run"]]
-            for key, value in summary(run, simulate(model, run, stated["plan"]["seed"])).items():
+            run = named[row["run"]]
+            for key, value in summary(run, simulate(halves[row["half"]], run, seed)).items():
                 if row.get(key) != value:
                     yield f"{row['run']}, {key}: stated {row.get(key)}, its model says {value}"
+        wanted = [_quantiles(run.measurements) for run in runs]
+        errors = [np.concatenate([_errors(m, *of, seed) for of in zip(runs, wanted, strict=True)])
+                  for m in (model, *halves)]  # fmt: skip
+        residual, *others = (float(np.sqrt(np.mean(e**2))) for e in errors)
+        if not np.isclose(residual, stated["residual"], rtol=1e-9):
+            yield f"residual: stated {stated['residual']}, its model says {residual}"
+        if residual > _WORSE * min(others):
+            yield f"model: residual {residual:.4f}, that of a half's model {min(others):.4f}"
+        if stated["intervals"]:
+            again = _intervals(_encode({key: getattr(model, key) for key in START}), runs, wanted, model, seed)
+            for key, limits in again.items():
+                if not np.allclose(stated["intervals"][key], limits, rtol=1e-6):
+                    yield f"intervals, {key}: stated {stated['intervals'][key]}, its runs say {list(limits)}"
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise BadInput(str(folder), f"no models of its halves ({type(error).__name__}: {error})", "them") from None
+        raise BadInput(f"{where}, plan, halves, runs or intervals", f"{type(error).__name__} {error}",
+                       "as written by protocol calibrate") from None  # fmt: skip
 
 
 def fit(runs: Sequence[Observed], limits: SidecarModel, seed: int, intervals: bool = True) -> Fit:

@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 def calibrate(
-    sidecar: Annotated[str, typer.Option(help="address of the server, without /v1")],
+    sidecar: Annotated[str, typer.Option(help="address of the server, e.g. http://127.0.0.1:8000")],
     out: Annotated[Path, typer.Option(help="folder for calibration.json and its raw rows")],
     model: Annotated[str | None, typer.Option(help="model to ask for (default: the only one of the server)")] = None,
     merge_load: Annotated[
@@ -58,7 +58,8 @@ def calibrate(
 ) -> None:
     """Calibrate: sweep rates, run merges on and off at random at two loads, fit the simulator, judge G1.
 
-    Exit code 0 when a transfer was shown and the fitted simulator agrees, 1 when not, 3 undecidable, 2 bad input.
+    Exit code 0 when a transfer was shown and the fitted simulator agrees, 1 when not, 3 undecidable, 2 bad input, 130
+    interrupted.
     An interrupted calibration goes on where it was.
     """
     notes = Console(stderr=True, highlight=False)
@@ -90,8 +91,13 @@ def calibrate(
     )
     with locked(out):
         asked = canonical_json({**facts, "merge_load": str(load), "plan": repr(plan)})
-        runs = _measure(RealSidecar(target, load), plan, out / ".partial", asked, notes)
+        try:
+            runs = _measure(RealSidecar(target, load), plan, out / ".partial", asked, notes)
+        except KeyboardInterrupt:
+            notes.print("interrupted; finished runs are kept, and the same command goes on with them")
+            raise typer.Exit(130) from None
         stamp = {"date": calibrating.today(), "merge_load": str(load), "host": identity.host_facts()}
+        notes.print("fitting: up to a few minutes")
         with notes.status("fitting"):
             found = calibrating.conclude(runs, plan, limits, {**facts, **stamp})
         calibrations.write(out, found, runs)
@@ -114,10 +120,12 @@ def _measure(
 ) -> list[Observed]:
     """All runs; finished ones of an interrupted calibration with the same plan are taken as they are."""
     stored = partial / "asked.json"
-    if not stored.is_file() or stored.read_text("utf-8") != asked:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        write_text(stored, asked)
+    if stored.is_file() and stored.read_text("utf-8") != asked:
+        raise BadInput(
+            str(partial.parent), "an interrupted calibration with other options", "the same, or another --out"
+        )
+    partial.mkdir(parents=True, exist_ok=True)
+    write_text(stored, asked)
     kept: dict[str, Observed] = {}
     for folder in sorted(partial.glob("run-*")):
         for run in calibrations.read_runs(folder):

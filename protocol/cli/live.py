@@ -29,7 +29,7 @@ from protocol import files, live
 from protocol.certificate import versions
 from protocol.cli.certify import EXIT
 from protocol.cli.pages import REPORT, write_folder, write_live_pages
-from protocol.cli.settings import describe_contender, outputs
+from protocol.cli.settings import describe_contender, outputs, sound
 from protocol.errors import BadInput
 from protocol.live import ARMS, Session
 from protocol.live_certificate import assess
@@ -104,7 +104,7 @@ def live_command(
         world.name, world.corridor(), world.learner, worlds, root, blocks, seconds_to_ns(segment_s), settle_s
     )  # fmt: skip
     folder = out or Path("runs") / ("live-" + "".join(c if c.isalnum() or c in "-_." else "-" for c in scheduler)[-60:])
-    measured = None if calibration is None else calibrations.read(calibration)
+    measured = None if calibration is None else sound(calibration)
     source = _causal(scheduler, folder, decision_timeout)
     head: dict[str, Any] = {
         "contender": describe_contender(source),

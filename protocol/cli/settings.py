@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +14,7 @@ import numpy as np
 
 from adapters.schedulers.opening import open_scheduler
 from adapters.schedulers.recorded import RecordedSource
+from adapters.sidecars.fitting import check_simulated
 from adapters.sidecars.simulated import SidecarModel, SimulatedSidecar, shipped_calibrations
 from adapters.traces.readers import read_trace
 from adapters.traces.windows import cut
@@ -139,7 +141,7 @@ def settings_for(
         if names.count(name) > 1:
             raise BadInput("--regime, --trace", f"{name} twice", "each once")
     given = overrides.get("calibration")
-    fitted = None if given is None else SimulatedSidecar(SidecarModel.from_calibration(calibration.read(given)))
+    fitted = None if given is None else SimulatedSidecar(SidecarModel.from_calibration(sound(given)))
     watched: Attached | None = overrides.get("learner")
     if watched is not None:
         pairs = [_watching(watched, *pair) for pair in pairs]
@@ -223,6 +225,16 @@ def _own_slo(trace: RequestTrace, regime: Regime, root_seed: int) -> str:
         raise BadInput(trace.name, "no request that the sidecar could serve", "requests within its KV memory")
     limits = ((name, SLACK * np.nanquantile(getattr(idle, f"{name}_ns")[served], 0.95)) for name in ("ttft", "tpot"))
     return ",".join(f"{name}<={float(format(max(limit / 1e6, 0.01), '.2g')):g}ms" for name, limit in limits)
+
+
+def sound(folder: Path) -> dict[str, Any]:
+    """A calibration that somebody gave, once everything in it that can be recomputed is.
+
+    Raises BadInput with the first difference otherwise.
+    """
+    for line in itertools.chain(calibration.check(folder), check_simulated(folder)):
+        raise BadInput(str(folder), f"a calibration that its own rows do not bear out ({line})", "one as measured")
+    return calibration.read(folder)
 
 
 def calibrations_of(regimes: Sequence[Mapping[str, Any]], given: Path | None) -> list[Path]:

@@ -21,6 +21,7 @@ from adapters.sidecars.real import RealSidecar, Replay
 from adapters.sidecars.simulated import SidecarModel, SimulatedSidecar
 from protocol import calibration
 from protocol.calibration import ON_OFF, Observed
+from protocol.cli.settings import sound
 from protocol.errors import BadInput, SidecarError
 from protocol.gates.transfer import transfer_gate
 from protocol.measurements import FAILED
@@ -160,6 +161,7 @@ def test_what_is_written_is_read_and_checked(tmp_path: Path, found: dict[str, An
     assert [run.label for run in again] == [run.label for run in runs]
     assert all(a.merges.equals(b.merges) for a, b in zip(again, runs, strict=True))
     assert list(calibration.check(tmp_path)) == [] and list(fitting.check_simulated(tmp_path)) == []
+    assert sound(tmp_path) == stored
     edited = json.loads((tmp_path / "calibration.json").read_text())
     edited["runs"][2]["exposed_p95_ms"] += 0.5
     (tmp_path / "calibration.json").write_text(json.dumps(edited))
@@ -173,10 +175,8 @@ def test_what_is_written_is_read_and_checked(tmp_path: Path, found: dict[str, An
     assert wrong[-1].startswith(f"{edited['runs'][-1]['run']}, simulated_unexposed") and len(wrong) > len(
         edited["runs"]
     )
-    del edited["halves"]
-    (tmp_path / "calibration.json").write_text(json.dumps(edited))
-    with pytest.raises(BadInput, match="no models of its halves"):
-        list(fitting.check_simulated(tmp_path))
+    with pytest.raises(BadInput, match="its own rows do not bear out"):
+        sound(tmp_path)
 
 
 def test_a_calibration_speaks_only_of_its_own_server_and_merges(found: dict[str, Any]) -> None:
@@ -191,7 +191,7 @@ def test_a_calibration_speaks_only_of_its_own_server_and_merges(found: dict[str,
     ("text", "said"),
     [
         ("", "broken JSON"), ("[]", "schema None"), ('{"schema": "protocol-calibration", "schema_version": 2}', "2"),
-        ('{"schema": "protocol-calibration", "schema_version": 1}', "no server"),
+        ('{"schema": "protocol-calibration", "schema_version": 1}', "server: found nothing"),
     ],
 )  # fmt: skip
 def test_another_file_is_refused(tmp_path: Path, text: str, said: str) -> None:

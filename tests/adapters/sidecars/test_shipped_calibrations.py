@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +13,8 @@ from adapters.sidecars.calibrating import CalibrationPlan, conclude
 from adapters.sidecars.fitting import check_simulated
 from adapters.sidecars.simulated import SidecarModel, shipped_calibrations
 from protocol import calibration
-from protocol.cli.settings import PUBLISHED
+from protocol.cli.settings import PUBLISHED, sound
+from protocol.errors import BadInput
 from protocol.gates.transfer import transfer_gate
 from protocol.regime import Regime
 
@@ -25,6 +29,30 @@ def test_its_numbers_are_those_of_its_rows(folder: Path) -> None:
     model = SidecarModel.from_calibration(calibration.read(folder))
     assert model.calibrated and model.name == folder.name
     assert sum(path.stat().st_size for path in folder.iterdir()) < 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("model", "decode_slowdown"), 9.0, "residual"), (("model", "a_s"), 0.0059, "residual"),
+        (("model", "a_s"), "fast", "a number"), (("model",), None, "model"), (("runs",), [], "runs"),
+        (("files",), {}, "files"), (("merge_s",), 4.0, "merge_s"), (("plan", "merge_s"), 4.0, "merge_s"),
+        (("idle", 0, "p95_ms"), 1.0, "p95_ms"), (("sweep", 0, "p50_ms"), 1.0, "p50_ms"),
+        (("residual",), 0.0, "residual"),
+        (("intervals", "a_s"), [0, 1], "intervals, a_s"), (("halves",), [], "halves"), (("plan",), {}, "merge_s"),
+    ],
+)  # fmt: skip
+def test_an_edited_calibration_is_not_used(path: tuple[Any, ...], value: Any, said: str, tmp_path: Path) -> None:
+    shutil.copytree(HOST, tmp_path / "edited")
+    file = tmp_path / "edited" / calibration.FILE
+    edited = json.loads(file.read_text())
+    holder = edited
+    for key in path[:-1]:
+        holder = holder[key]
+    holder[path[-1]] = value
+    file.write_text(json.dumps(edited))
+    with pytest.raises(BadInput, match=said):
+        sound(tmp_path / "edited")
 
 
 def test_host_merges_transfer_and_idle_ones_do_not() -> None:
