@@ -6,6 +6,7 @@ import importlib
 import sys
 import tempfile
 import traceback
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Annotated
 
@@ -16,17 +17,21 @@ from typer.exceptions import TyperException
 
 from protocol.errors import ProtocolError
 
-#: Modules of this package that each offer `register(app)`, in the order in which help lists them.
-COMMANDS = (
-    "certify", "verify", "compare", "simulate", "listing", "validate", "traces", "power", "train", "selftest", "audit",
-    "doctor", "sidecar", "calibrate", "live",
-)  # fmt: skip
+#: Commands in the order in which help lists them, and the modules of this package that `register` them.
+COMMANDS = {
+    "certify": "certify", "verify": "verify", "compare": "compare", "simulate": "simulate", "list": "listing",
+    "validate": "validate", "traces": "traces", "power": "power", "train": "train", "selftest": "selftest",
+    "audit": "audit", "doctor": "doctor", "sidecar": "sidecar", "calibrate": "calibrate", "live": "live",
+}  # fmt: skip
 #: Packages with common names: another distribution on the path may hide ours.
 OURS = ("adapters", "baselines", "reports")
 
 
-def build() -> typer.Typer:
-    """The whole command line.  Raises ProtocolError when a foreign package hides one of ours."""
+def build(words: Sequence[str] = ()) -> typer.Typer:
+    """The command line, or of it what these words need: importing every command takes two seconds.
+
+    Raises ProtocolError when a foreign package hides one of ours.
+    """
     for name in OURS:
         package = importlib.import_module(name)
         if getattr(package, "DISTRIBUTION", None) != "diloco-protocol":
@@ -43,7 +48,8 @@ def build() -> typer.Typer:
         pretty_exceptions_enable=False,
         add_completion=False,
     )
-    for name in COMMANDS:
+    named = [COMMANDS[word] for word in words[:1] if word in COMMANDS]
+    for name in named or ([] if list(words) == ["--version"] else COMMANDS.values()):
         importlib.import_module(f"protocol.cli.{name}").register(app)
     return app
 
@@ -68,7 +74,7 @@ def main() -> None:
     try:
         for word in sys.argv:
             word.encode("utf-8")
-        code = build()(standalone_mode=False)
+        code = build(sys.argv[1:])(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except (ProtocolError, TyperException) as error:
         refuse(error.format_message() if hasattr(error, "format_message") else str(error))
