@@ -163,10 +163,10 @@ def test_real_trace_is_cut_into_windows(protocol: Protocol, aware: Path, tmp_pat
     ],
 )
 def test_bad_options_are_one_line_and_leave_nothing(
-    protocol: Protocol, tmp_path: Path, arguments: list[str], words: list[str]
+    inside: Protocol, tmp_path: Path, arguments: list[str], words: list[str]
 ) -> None:
     out = tmp_path / "out"
-    refused(protocol("certify", *arguments, "--out", out, *QUICK), *words)
+    refused(inside("certify", *arguments, "--out", out, *QUICK), *words)
     assert not (out / "certificate.json").exists() and not (out / "report.html").exists()
 
 
@@ -199,11 +199,11 @@ def test_clock_reader_fails_determinism(protocol: Protocol, small: Path, tmp_pat
     assert result.returncode == 1 and made["tier"]["number"] == 0 and "second run" in made["sentence"]
 
 
-def test_two_runs_do_not_share_a_folder(protocol: Protocol, small: Path, aware: Path, tmp_path: Path) -> None:
+def test_two_runs_do_not_share_a_folder(inside: Protocol, small: Path, aware: Path, tmp_path: Path) -> None:
     from protocol.workplace import locked
 
     with locked(tmp_path / "out"):
-        refused(protocol("certify", aware, "--regime", small, "--out", tmp_path / "out", *QUICK), "another run")
+        refused(inside("certify", aware, "--regime", small, "--out", tmp_path / "out", *QUICK), "another run")
 
 
 def test_pages_that_were_edited_are_found(protocol: Protocol, small: Path, aware: Path, tmp_path: Path) -> None:
@@ -220,8 +220,8 @@ def test_pages_that_were_edited_are_found(protocol: Protocol, small: Path, aware
         assert name in said.stdout
 
 
-def test_nothing_is_made_for_a_scheduler_that_does_not_load(protocol: Protocol, small: Path, tmp_path: Path) -> None:
-    refused(protocol("certify", tmp_path / "none.py", "--regime", small, "--out", tmp_path / "out"), "none.py")
+def test_nothing_is_made_for_a_scheduler_that_does_not_load(inside: Protocol, small: Path, tmp_path: Path) -> None:
+    refused(inside("certify", tmp_path / "none.py", "--regime", small, "--out", tmp_path / "out"), "none.py")
     assert not (tmp_path / "out").exists()
 
 
@@ -239,8 +239,8 @@ def test_nothing_is_made_for_a_scheduler_that_does_not_load(protocol: Protocol, 
         ("nothing-of-the-kind",),
     ],
 )
-def test_every_bad_option_is_one_line(protocol: Protocol, arguments: tuple[str, ...]) -> None:
-    refused(protocol(*arguments))
+def test_every_bad_option_is_one_line(inside: Protocol, arguments: tuple[str, ...]) -> None:
+    refused(inside(*arguments))
 
 
 def test_version_and_bare_command(protocol: Protocol) -> None:

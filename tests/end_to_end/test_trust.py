@@ -13,31 +13,31 @@ QUICK = ("--draws", "19", "--jobs", "1")
 
 
 def test_preregistration_is_honoured_and_departures_show(
-    protocol: Protocol, small: Path, aware: Path, tmp_path: Path
+    protocol: Protocol, inside: Protocol, small: Path, aware: Path, tmp_path: Path
 ) -> None:
     plan, out = tmp_path / "plan.json", tmp_path / "out"
     asked = ("certify", aware, "--regime", small, "--out", out, *QUICK)
     written = protocol(*asked, "--preregister", plan)
     assert written.returncode == 0 and plan.exists() and not (out / "certificate.json").exists()
-    refused(protocol(*asked, "--preregister", plan), "plan.json", "written once")
+    refused(inside(*asked, "--preregister", plan), "plan.json", "written once")
     kept = protocol(*asked, "--preregistered", plan)
     made = json.loads((out / "certificate.json").read_text())
     assert kept.returncode == 0 and made["preregistration"] == json.loads(plan.read_text())["digest"]
-    refused(protocol(*asked, "--seed", 7, "--preregistered", plan), "departs", "settings.root_seed")
-    refused(protocol(*asked, "--slo", "e2e<=900ms", "--preregistered", plan), "departs", "regimes")
+    refused(inside(*asked, "--seed", 7, "--preregistered", plan), "departs", "settings.root_seed")
+    refused(inside(*asked, "--slo", "e2e<=900ms", "--preregistered", plan), "departs", "regimes")
     aware.write_text(aware.read_text() + "\n# a later version\n")
-    refused(protocol(*asked, "--preregistered", plan), "departs", "contender.digest")
+    refused(inside(*asked, "--preregistered", plan), "departs", "contender.digest")
     plan.write_text(plan.read_text().replace('"draws": 19', '"draws": 18'))
-    refused(protocol(*asked, "--preregistered", plan), "digest")
+    refused(inside(*asked, "--preregistered", plan), "digest")
 
 
-def test_signature_and_rerun(protocol: Protocol, small: Path, aware: Path, tmp_path: Path) -> None:
+def test_signature_and_rerun(protocol: Protocol, inside: Protocol, small: Path, aware: Path, tmp_path: Path) -> None:
     key = Ed25519PrivateKey.generate()
     private, public, out = tmp_path / "key.pem", tmp_path / "key.pub", tmp_path / "out"
     private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     asked = ("certify", aware, "--regime", small, "--out", out, *QUICK)
-    refused(protocol(*asked, "--sign", small), "small.toml", "Ed25519")
+    refused(inside(*asked, "--sign", small), "small.toml", "Ed25519")
     assert protocol(*asked, "--sign", private).returncode == 0
     assert protocol("verify", out, "--key", public).returncode == 0
     again = protocol("verify", out, "--rerun", aware, "--regime", small)
