@@ -48,8 +48,8 @@ class SessionPlan:
     def __post_init__(self) -> None:
         if self.corridor.feasible_budgets()[0] < 1:
             longest_s = (self.corridor.gap_max * self.corridor.grid_ns + self.corridor.merge_ns) / 1e9
-            found = f"{self.corridor.horizon_ns / 1e9:g} s for merges"
-            expected = f"at least {longest_s:g} s, in which H_max imposes one merge"
+            found = f"{self.span_ns / 1e9:g} s, of which {self.corridor.horizon_ns / 1e9:.2f} s are for merges"
+            expected = f"at least {longest_s:.2f} s for merges, in which H_max imposes one"
             raise BadInput("--segment-s", found, expected)
 
 

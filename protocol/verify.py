@@ -54,11 +54,14 @@ def verify(folder: Path) -> list[str]:
             found += differences(standard.head_of(certificate), asked)
             found += _calibrations([regime["sidecar"] for regime in asked["regimes"]], folder / RAW)
             recomputed = standard.assess(asked, evidence.read(folder / RAW))
-        plain = json.loads(files.canonical_json(recomputed))  # NaN in what was asked has no place in a certificate
     except ProtocolError as error:
         return [*found, str(error)]
     except (OSError, KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
         return [*found, f"{CERTIFICATE} or {RAW}: cannot be judged ({type(error).__name__}: {error})"]
+    try:
+        plain = json.loads(files.canonical_json(recomputed))
+    except ValueError:
+        return [*found, f"{RAW}: gives numbers that are NaN or infinite, which no certificate holds"]
     stated = {key: value for key, value in certificate.items() if key != "files"}
     return found + list(differences(stated, plain))
 

@@ -112,5 +112,5 @@ def test_memory_between_runs_is_found() -> None:
 
 def test_a_segment_must_hold_a_merge() -> None:
     short = Corridor(10, 30, 5, 10 * MS, 100 * MS, 350 * MS)
-    with pytest.raises(BadInput, match="--segment-s: found 0.35 s for merges; expected at least 0.4 s"):
+    with pytest.raises(BadInput, match="found 0.5 s, of which 0.35 s are for merges; expected at least 0.40 s"):
         SessionPlan("tiny", short, LEARNER, Worlds(), 7, 1, 500 * MS, 0.0)

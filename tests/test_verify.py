@@ -353,4 +353,4 @@ def test_not_a_number_in_what_was_asked_is_a_finding(original: Path, tmp_path: P
     asked = json.loads(path.read_text())
     asked["settings"]["min_effect_pp"] = math.nan
     path.write_text(json.dumps(asked))
-    assert any("cannot be judged" in line for line in verify(folder))
+    assert any("NaN or infinite" in line for line in verify(folder))

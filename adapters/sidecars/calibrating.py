@@ -179,16 +179,16 @@ def conclude(
     The simulated side of each run's percentiles comes from a model fitted without that run's half of the on-off runs,
     so that the agreement is a prediction.  facts : at least "server", "date" and "merge_load".
     """
-    whole = fit(runs, limits, plan.seed, intervals)
-    model = replace(whole.model, provenance=Calibration(str(facts["server"]), str(facts["date"])))
     on_off = [run for run in runs if run.kind == ON_OFF]
     rows: dict[str, Any] = {}
-    halves = []
+    halves: list[SidecarModel] = []
     for half in (0, 1):
         held_out = on_off[half::2]
         without = fit([run for run in runs if run not in held_out], limits, plan.seed, intervals=False).model
-        halves.append(asdict(without))
+        halves.append(without)
         rows |= {run.label: {**summary(run, simulate(without, run, plan.seed)), "half": half} for run in held_out}
+    whole = fit(runs, limits, plan.seed, intervals, halves)
+    model = replace(whole.model, provenance=Calibration(str(facts["server"]), str(facts["date"])))
     return {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
@@ -196,7 +196,7 @@ def conclude(
         "merge_s": plan.merge_s,
         "plan": {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(plan).items()},
         "model": {key: value for key, value in asdict(model).items()},
-        "halves": halves,
+        "halves": [asdict(half) for half in halves],
         "intervals": {key: list(limits_) for key, limits_ in whole.interval.items()},
         "residual": whole.residual,
         "sweep": [rates(run) for run in runs if run.kind == SWEEP],

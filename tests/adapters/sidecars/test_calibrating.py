@@ -104,6 +104,17 @@ def test_without_an_effect_there_is_no_transfer(model: SidecarModel) -> None:
     assert all(check.statistic == pytest.approx(1.0, abs=0.1) for check in effects)
 
 
+def test_a_lost_search_gives_way_to_a_model_of_some_runs(
+    model: SidecarModel, runs: list[Observed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = model.changed({"a_s": model.a_s * 1.01})
+    monkeypatch.setattr(fitting, "_solve", lambda *_: fitting._encode(fitting.START))
+    lost, taken = (fit(runs, model, PLAN.seed, False, others) for others in ((), (some,)))
+    assert taken.model == some and lost.residual > 1.1 * taken.residual > 0
+    monkeypatch.setattr(fitting, "_solve", lambda *_: fitting._parameters(model))
+    assert fit(runs, model, PLAN.seed, False, (some,)).model.a_s == pytest.approx(model.a_s)
+
+
 def test_merges_are_on_in_half_of_the_slots_and_apart() -> None:
     plan = CalibrationPlan(1, 8.0, (1.0,), (8,), (8,), slots=6)
     drawn = {tuple(plan.merges(f"{i}").start_s) for i in range(300)}
