@@ -40,7 +40,7 @@ _REST = 0.5
 class CalibrationPlan:
     """rates_per_s : swept.  loads_per_s : the two rates of the on-off runs, or None to take shares of the knee.
     sweep_s, idle_s : seconds of those runs.  slots : of an on-off run, even.  blocks : on-off runs at either load.
-    prompt_tokens, output_tokens : values drawn from.  settle_s : pause between runs.
+    prompt_tokens, output_tokens : values drawn from.
     """
 
     seed: int

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from adapters.merge_loads.runner import MergeLoad, Runner, running
 from adapters.sidecars.metrics import Gauges, read_gauges
-from adapters.sidecars.openai import Deadlines, Row, Run, Target, replay_open_loop, run_of, until
+from adapters.sidecars.openai import Deadlines, Row, Run, Target, replay_open_loop, run_of, that_serves, until
 from adapters.sidecars.real import ran, urgent
-from protocol.errors import BadInput, SidecarError
+from protocol.errors import BadInput
 from protocol.live import Decision, Scrape, Served
 from protocol.replays import MERGE_WITHIN_NS
 from protocol.rollout import ControlLoop, ask
@@ -28,9 +28,6 @@ from protocol.trace import NS_PER_S, RequestTrace, Workload
 RECENT_NS = 5 * NS_PER_S
 #: Gauges older than this are not believed any more.
 STALE_NS = 2 * NS_PER_S
-#: What requests of token ids may carry beside the usual fields: vLLM without a tokenizer needs the first, servers that
-#: refuse fields which they do not know the second.
-FIELDS: tuple[Mapping[str, Any], ...] = ({"detokenize": False}, {})
 
 
 @dataclass
@@ -52,23 +49,8 @@ class LiveServer:
     _salt: int = field(default_factory=lambda: time.time_ns() // 1_000_000, init=False)
 
     def reach(self, trace: RequestTrace) -> None:
-        """Find request fields that the server takes, with the trace's first requests.
-
-        Raises SidecarError when it serves none of them.
-        """
-        sample = trace.window(0, int(trace.arrival_ns[min(len(trace) - 1, 2)]) + 1)
-        why = ""
-        for extra in FIELDS if self.target.token_ids and not self.target.chat else FIELDS[1:]:
-            tried = replace(self.target, extra={**self.target.extra, **extra})
-            found = self._unmeasured(tried, sample)
-            if not found.failures:
-                self.target = tried
-                return
-            why = why or found.complaint
-        raise SidecarError(
-            f"{self.target.url}: not all of {len(sample)} first requests were served ({why}); "
-            f"expected a server that completes prompts with the model {self.target.model!r}"
-        )
+        """Find request fields that the server takes.  Raises SidecarError when it serves nothing of the trace."""
+        self.target = that_serves(self.target, trace, self._unmeasured)
 
     def warm_up(self, trace: RequestTrace) -> None:
         """Offer a trace without measuring it."""

@@ -31,6 +31,9 @@ _REFUSALS = {429, 503}
 _TICK_NS = 1_000_000
 #: Where the key is looked for; it is never stored, logged or certified.
 API_KEY = "OPENAI_API_KEY"
+#: What requests of token ids may carry beside the usual fields: vLLM without a tokenizer needs the first, servers that
+#: refuse fields which they do not know the second.
+FIELDS: tuple[Mapping[str, Any], ...] = ({"detokenize": False}, {})
 
 
 @dataclass(frozen=True)
@@ -275,6 +278,36 @@ def replay(
     if rows and all(row.unreachable for row in rows):
         raise SidecarError(f"{target.url}: nobody answers there; expected a server that speaks OpenAI's completions")
     return run_of(rows, start_ns, trace, schedule)
+
+
+def that_serves(
+    target: Target,
+    trace: RequestTrace,
+    offer: Callable[[Target, RequestTrace], Run] = lambda target, trace: replay(target, trace, Schedule.empty()),
+) -> Target:
+    """The target with the fields under which most of four requests are served, the trace's smallest and largest among
+    them.
+
+    offer : replays a trace without merges.  Raises SidecarError when the server serves none of them.
+    """
+    size = trace.prompt_tokens.astype(np.int64) + trace.output_tokens
+    picked = np.argsort(size, kind="stable")[[0, len(size) // 4, len(size) // 2, -1]]
+    every_ns = np.arange(len(picked)) * (NS_PER_S // 10)
+    sample = RequestTrace(every_ns, trace.prompt_tokens[picked], trace.output_tokens[picked])
+    tried: list[tuple[int, Target, str]] = []
+    for extra in FIELDS if target.token_ids and not target.chat else FIELDS[1:]:
+        candidate = replace(target, extra={**target.extra, **extra})
+        run = offer(candidate, sample)
+        tried.append((int(np.count_nonzero(run.measurements.outcome == SERVED)), candidate, run.complaint))
+        if tried[-1][0] == len(sample):
+            break
+    served, best, _ = max(tried, key=lambda t: t[0])
+    if not served:
+        raise SidecarError(
+            f"{target.url}: served none of {len(sample)} first requests ({tried[0][2]}); "
+            f"expected a server that completes prompts with the model {target.model!r}"
+        )
+    return best
 
 
 def run_of(rows: Sequence[Row], start_ns: int, trace: RequestTrace, schedule: Schedule) -> Run:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from adapters.merge_loads.runner import MergeLoad
 from adapters.sidecars import calibrating, identity
-from adapters.sidecars.openai import Target
+from adapters.sidecars.openai import Target, that_serves
 from adapters.sidecars.probing import base_of, model_at
 from adapters.sidecars.real import RealSidecar
 from adapters.sidecars.simulated import SidecarModel
@@ -85,7 +85,7 @@ def calibrate(
         {"max_num_seqs": max_num_seqs, "max_batched_tokens": max(max_batched_tokens, max_num_seqs), "kv_tokens": tokens}
     )
     limits = limits.named(name or out.name)
-    target = Target(sidecar, model, chat=chat, vocabulary=vocabulary, extra={} if chat else {"detokenize": False})
+    target = that_serves(Target(sidecar, model, chat=chat, vocabulary=vocabulary), plan.trace("warm-up", 1.0, 60.0))
     notes.print(
         f"{facts['server']}, merge load {load}; about {plan.seconds / 60:.0f} minutes of replays", soft_wrap=True
     )

@@ -13,9 +13,7 @@ from rich.console import Console
 
 from adapters.merge_loads.runner import MergeLoad
 from adapters.sidecars import identity
-from adapters.sidecars.live import FIELDS
-from adapters.sidecars.openai import Target
-from adapters.sidecars.openai import replay as replay_once
+from adapters.sidecars.openai import Target, that_serves
 from adapters.sidecars.probing import address_of, base_of, model_at, models_of
 from adapters.sidecars.real import RealSidecar
 from protocol import calibration, campaign, real, seeds
@@ -24,7 +22,6 @@ from protocol.errors import BadInput, ProtocolError, SidecarError
 from protocol.evidence import SeedEvidence
 from protocol.gates.envelope import measure
 from protocol.gates.integrity import integrity_gate
-from protocol.measurements import SERVED
 from protocol.replays import Observed, Replayed
 from protocol.schedule import Schedule
 from protocol.stats import power
@@ -82,7 +79,7 @@ def reach(url: str, model: str | None, chat: bool, merge_load: str, chosen: Chos
         calibration.refuse_mismatch(found, merge_s=settings[0].corridor.merge_ns / NS_PER_S, server=version)
         if found["merge_load"] != str(load):
             raise BadInput("--calibration", f"one of merge load {found['merge_load']}", f"{load}, as --merge-load says")
-    sidecar = _that_serves(Target(url, model, chat), load, trace)
+    sidecar = RealSidecar(that_serves(Target(url, model, chat), trace), load)
     short = model.rstrip("/").rpartition("/")[2]
     described = {
         "server": {
@@ -95,29 +92,6 @@ def reach(url: str, model: str | None, chat: bool, merge_load: str, chosen: Chos
         "attempts": real.ATTEMPTS,
     }  # fmt: skip
     return Server(url, sidecar, described)
-
-
-def _that_serves(target: Target, load: MergeLoad, trace: RequestTrace) -> RealSidecar:
-    """The target with the request fields under which most requests are served; warms the server up on the way."""
-    size = trace.prompt_tokens.astype(np.int64) + trace.output_tokens
-    picked = np.argsort(size, kind="stable")[[0, len(size) // 4, len(size) // 2, -1]]
-    sample = RequestTrace(
-        np.arange(len(picked)) * (NS_PER_S // 10), trace.prompt_tokens[picked], trace.output_tokens[picked]
-    )
-    best: tuple[int, Target] | None = None
-    why = ""
-    for extra in FIELDS[1:] if target.chat else FIELDS:
-        tried = replace(target, extra=extra)
-        run = replay_once(tried, sample, Schedule.empty())
-        served = int(np.count_nonzero(run.measurements.outcome == SERVED))
-        why = why or run.complaint
-        if best is None or served > best[0]:
-            best = served, tried
-        if served == len(sample):
-            break
-    if best is None or not best[0]:
-        raise SidecarError(f"{address_of(target.url)}: served none of {len(sample)} first requests: {why}")
-    return RealSidecar(best[1], load)
 
 
 def replay_s(setting: Setting) -> float:
