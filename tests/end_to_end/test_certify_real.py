@@ -189,3 +189,29 @@ def test_a_shipped_calibration_shows_nothing_of_another_server() -> None:
 def test_the_address_may_end_as_other_clients_want_it(server: FaultServer) -> None:
     assert base_of(f"{server.url}/v1") == base_of(f"{server.url}/") == server.url
     assert model_at(server.url, None) == model_at(server.url, "m") == "m"
+
+
+def calibrating(server: FaultServer, out: Path) -> list[object]:
+    """On a server that takes no field which it does not know, with merges that do nothing."""
+    server.refusing = lambda: "detokenize" in server.requests[-1]
+    return ["calibrate", "--sidecar", server.url + "/v1", "--merge-load", "none", "--merge-s", 0.2, "--kv-tokens", 4096,
+            "--rates", "60", "--loads", "40,60", "--blocks", 5, "--sweep-s", 1, "--idle-s", 1,
+            "--prompt-tokens", "8,16", "--output-tokens", "4", "--out", out]  # fmt: skip
+
+
+def test_an_interrupted_calibration_is_not_mixed_with_another(said: Said, server: FaultServer, tmp_path: Path) -> None:
+    (tmp_path / "mine" / ".partial").mkdir(parents=True)
+    (tmp_path / "mine" / ".partial" / "asked.json").write_text("{}")
+    with pytest.raises(ProtocolError, match="an interrupted calibration with other options; expected the same, or"):
+        said(*calibrating(server, tmp_path / "mine"))
+
+
+@pytest.mark.slow
+def test_a_calibration_is_measured_written_and_verified(said: Said, server: FaultServer, tmp_path: Path) -> None:
+    out = tmp_path / "mine"
+    code, text = said(*calibrating(server, out))
+    assert code in (1, 3) and "G1 real-sidecar effect transfer" in text and "calibration.json" in text
+    assert sorted(p.name for p in out.iterdir()) == ["calibration.json", "merges.parquet", "requests.parquet"]
+    assert said("verify", out)[0] == 0
+    with pytest.raises(ProtocolError, match="merges of 0.2 s; expected 8 s"):
+        said("certify", "fixed-h-256", "--calibration", out, "--regime", "bursty-aperiodic", "--out", tmp_path / "not")
