@@ -27,10 +27,12 @@ from adapters.traces.worlds import GeneratedWorlds
 from protocol import calibration as calibrations
 from protocol import files, live
 from protocol.certificate import versions
+from protocol.cli import learning
 from protocol.cli.certify import EXIT
 from protocol.cli.pages import REPORT, write_folder, write_live_pages
 from protocol.cli.settings import describe_contender, outputs, sound
 from protocol.errors import BadInput
+from protocol.learner import Learner
 from protocol.live import ARMS, Session
 from protocol.live_certificate import assess
 from protocol.regime import Regime
@@ -78,6 +80,13 @@ def live_command(
     calibration: Annotated[
         Path | None, typer.Option(help="folder of `protocol calibrate`: G1 measured before on this server")
     ] = None,
+    learner: Annotated[
+        str | None, typer.Option(help="FOLDER[:METHOD] of `protocol train`: the scheduler sees its loss and tokens")
+    ] = None,
+    learner_scale: Annotated[
+        int | None,
+        typer.Option(min=1, help="inner steps that one step of --learner stands for (default: as many as fit)"),
+    ] = None,
     server_name: Annotated[str | None, typer.Option(help="how the certificate calls the server")] = None,
     out: Annotated[Path | None, typer.Option(help="output folder (default: runs/live-NAME)")] = None,
     json_: Annotated[bool, typer.Option("--json", help="print the certificate instead of the summary")] = False,
@@ -98,11 +107,14 @@ def live_command(
     world = _regime(regime, segment_s, rate_scale)
     model_of = SidecarModel.shipped(world.sidecar).changed(world.sidecar_overrides)
     url, load = base_of(sidecar), MergeLoad.parse(merge_load)
-    worlds = GeneratedWorlds(world, root)
+    corridor, worlds = world.corridor(), GeneratedWorlds(world, root)
+    watched, reported = learning.attached(learner, learner_scale), _regime_head(world, slo)
+    reports: Learner = world.learner
+    if watched is not None:
+        reports, reported["learner"] = watched.over(corridor.horizon_ns // corridor.step_ns)
+        reported["tokens_per_step"] = reports.tokens_per_step
     blocks = max(1, math.ceil(minutes * 60 / (len(ARMS) * (segment_s + settle_s))))
-    plan = SessionPlan(
-        world.name, world.corridor(), world.learner, worlds, root, blocks, seconds_to_ns(segment_s), settle_s
-    )  # fmt: skip
+    plan = SessionPlan(world.name, corridor, reports, worlds, root, blocks, seconds_to_ns(segment_s), settle_s)
     folder = out or Path("runs") / ("live-" + "".join(c if c.isalnum() or c in "-_." else "-" for c in scheduler)[-60:])
     measured = None if calibration is None else sound(calibration)
     source = _causal(scheduler, folder, decision_timeout)
@@ -115,7 +127,7 @@ def live_command(
             "segment_s": segment_s, "settle_s": settle_s, "warm_up_s": warm_up_s,
         },
         "versions": {**versions(), "aiohttp": http_library().__version__},
-        "regimes": [_regime_head(world, slo)],
+        "regimes": [reported],
         "calibration": None,
     }  # fmt: skip
     try:

@@ -52,6 +52,11 @@ tokens_per_step = 2048
 [sidecar]
 max_num_seqs = 4
 """
+#: As `protocol train` writes it: two rounds of 30 steps.
+CURVE = """method,h,islands,seed,step,tokens,train_loss,validation_loss
+DiLoCo,30,4,0,30,3840,3.1,3.1
+DiLoCo,30,4,0,60,7680,2.2,2.2
+"""
 SECRET = "sk-live-secret"
 
 
@@ -68,8 +73,9 @@ def test_a_session_is_written_and_verified(words: list[str], tmp_path: Path, mon
     monkeypatch.setenv(API_KEY, SECRET)
     monkeypatch.setattr("protocol.cli.live.Target", Good)
     run, out = CliRunner(), tmp_path / "out"
+    (tmp_path / "curves.csv").write_text(CURVE)
     with serving() as server:
-        said = run.invoke(build(), [*words, "--sidecar", server.url])
+        said = run.invoke(build(), [*words, "--sidecar", server.url, "--learner", str(tmp_path)])
         assert server.headers[-1] == f"Bearer {SECRET}"
         prompts = [tuple(asked["prompt"]) for asked in server.requests]
         assert len(set(prompts)) == len(prompts)
@@ -86,6 +92,10 @@ def test_a_session_is_written_and_verified(words: list[str], tmp_path: Path, mon
     assert gates["G0"]["status"] != "failed" and gates["G4"]["status"] == "passed", gates["G0"]
     decisions = pq.read_table(out / "raw" / "decisions.parquet")
     assert len(decisions) >= 2 and decisions["serving_pressure"].null_count < len(decisions)
+    learner = certificate["regimes"][0]["learner"]
+    assert learner["kind"] == "measured" and learner["steps_per_measured_step"] == 2  # 60 steps for a segment's 110
+    losses = decisions["loss"].drop_null().to_pylist()
+    assert losses[0] == 3.1 and 2.2 <= min(losses)  # the modelled one starts at 3.9
     for path in out.rglob("*"):
         assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
     verified = run.invoke(build(), ["verify", str(out)])
