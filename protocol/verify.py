@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from protocol import calibration, evidence, files, live, live_certificate
@@ -85,9 +85,8 @@ def _files(certificate: dict[str, Any], raw: Path, tables: Sequence[str]) -> Ite
     if not isinstance(listed, dict):
         yield f"{CERTIFICATE}, files: found {listed!r}; expected the digests of the raw files"
         return
-    # Of a folder, what lies in it is listed by itself.
-    present = {p.relative_to(raw).as_posix() for p in raw.rglob("*") if p != raw / calibration.CARRIED or p.is_file()}
-    present -= {p.parent.relative_to(raw).as_posix() for p in (raw / calibration.CARRIED).glob("*/*")}
+    folders = {parent.as_posix() for name in listed for parent in PurePosixPath(name).parents}
+    present = {path.relative_to(raw).as_posix() for path in raw.rglob("*")} - folders
     for name in sorted({*listed, *present, *tables, evidence.ASKED}):
         if name not in listed:
             yield f"{RAW}/{name}: not named by the certificate"
