@@ -80,13 +80,16 @@ def start(
 ) -> Server:
     """Start a server and wait until /health answers.  Its log and state lie in `folder`.
 
-    Raises SidecarError, with the log's last line, when it ends or does not answer in time; nothing is left running.
+    What another one left in the folder by dying is ended first.  Raises BadInput when the port is taken; SidecarError,
+    with the log's last line, when the server ends or does not answer in time; nothing is left running.
     """
     folder.mkdir(parents=True, exist_ok=True)
     old = running_in(folder)
-    if old is not None:
+    if old is not None and _ticks(old.pid) is not None:
         raise SidecarError(f"{folder}: a server is already running there (pid {old.pid}, {old.url}); stop it first")
+    stop(folder)
     at = port or free_port()
+    _refuse_taken(at)
     words = command_for(engine, model, at, executable, extra)
     log = folder / "sidecar.log"
     environment = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", **os.environ}
@@ -101,9 +104,12 @@ def start(
     write_text(folder / STATE, json.dumps(asdict(server), indent=2) + "\n")
     deadline = time.monotonic() + patience_s
     try:
-        while not healthy(server.url):
-            if child.poll() is not None:
+        while True:
+            up = healthy(server.url)
+            if child.poll() is not None:  # asked afterwards: somebody else may be what answers
                 raise SidecarError(f"engine {words[0]}: ended with code {child.returncode}: {_last_line(log)}")
+            if up:
+                break
             if time.monotonic() > deadline:
                 raise SidecarError(f"engine {words[0]}: not healthy after {patience_s:g} s: {_last_line(log)}")
             time.sleep(0.2)
@@ -117,12 +123,15 @@ def start(
 
 
 def running_in(folder: Path) -> Server | None:
-    """The server that `start` left in this folder, if it still runs."""
+    """The server that `start` left in this folder, if it or any process of its session still runs."""
     try:
         server = Server(**json.loads((folder / STATE).read_text("utf-8")))
     except (OSError, ValueError, TypeError):
         return None
-    return server if server.started_ticks and _ticks(server.pid) == server.started_ticks else None
+    leader = _ticks(server.pid)
+    # No pid is used again while it is the name of a group, so without a leader the group is what it left.
+    ours = leader == server.started_ticks if leader is not None else _group_alive(server.pid)
+    return server if server.started_ticks and ours else None
 
 
 def stop(folder: Path) -> bool:
@@ -159,6 +168,15 @@ def healthy(url: str, patience_s: float = 2.0) -> bool:
             return int(answer.status) == 200
     except (urllib.error.URLError, OSError, ValueError):
         return False
+
+
+def _refuse_taken(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: what has closed is free
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise BadInput("--port", f"{port} ({error.strerror})", "a free one") from None
 
 
 def free_port() -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -37,6 +39,36 @@ def test_start_and_stop(tmp_path: Path) -> None:
     assert running_in(tmp_path / "run") is None and not stop(tmp_path / "run")
     left = [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path).encode() in _read(p)]
     assert left == []
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_a_killed_server_leaves_is_ended(tmp_path: Path, again: bool) -> None:
+    server = start(engine(tmp_path), "m", tmp_path / "run", patience_s=30)
+    os.kill(server.pid, signal.SIGKILL)
+    os.waitpid(server.pid, 0)
+    assert running_in(tmp_path / "run") == server and group(server.pid)
+    if again:
+        other = start(engine(tmp_path), "m", tmp_path / "run", patience_s=30)
+        assert not group(server.pid) and running_in(tmp_path / "run") == other
+    assert stop(tmp_path / "run") and not group(server.pid) and not stop(tmp_path / "run")
+
+
+def group(number: int) -> list[str]:
+    """Processes of a group that run."""
+    found = [_read(p).decode().rpartition(")")[2].split() for p in Path("/proc").glob("[0-9]*/stat")]
+    return [fields[0] for fields in found if fields and int(fields[2]) == number and fields[0] != "Z"]
+
+
+def test_a_port_that_is_taken_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(engine(tmp_path), "m", tmp_path / "run") as server:
+        port = int(server.url.rpartition(":")[2])
+        with pytest.raises(BadInput, match=f"--port: found {port} .*in use.*; expected a free one"):
+            start(engine(tmp_path), "m", tmp_path / "other", port=port)
+        with pytest.raises(
+            SidecarError, match="ended with code 3"
+        ):  # what answers there is not the one that was started
+            start(f"command:{sys.executable} -c 'import sys; sys.exit(3)' {port}", "m", tmp_path / "other")
+        assert healthy(server.url)
 
 
 def _read(path: Path) -> bytes:
