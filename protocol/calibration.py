@@ -225,9 +225,14 @@ def check(folder: Path) -> Iterator[str]:
     if sorted(stated["files"]) != [MERGES, REQUESTS]:
         yield f"{FILE}, files: found {sorted(stated['files'])}; expected {MERGES} and {REQUESTS}"
     for name, digest in stated["files"].items():
-        if not (folder / name).is_file() or sha256(folder / name) != digest:
+        if not (folder / name).is_file():
+            yield f"{name}: missing"
+        elif sha256(folder / name) != digest:
             yield f"{name}: its SHA-256 is not the one in {FILE}"
     runs = read_runs(folder)
+    whose = {"server": stated["server"], "date": stated["date"]}
+    if stated["model"].get("provenance") != whose:
+        yield f"model, provenance: stated {stated['model'].get('provenance')}, the calibration is of {whose}"
     if stated["merge_s"] != stated["plan"].get("merge_s"):
         yield f"merge_s: stated {stated['merge_s']}, the plan says {stated['plan'].get('merge_s')}"
     for run in runs:

@@ -202,20 +202,21 @@ def _overall(claims: Sequence[Json]) -> str:
 
 
 def _tier(claims: Sequence[Json], head: Mapping[str, Any]) -> Json:
-    """The highest tier for which every needed gate passed (SPEC 7)."""
+    """The highest tier for which every needed gate passed; of replays on a real server, the one that they speak of."""
     upper_bound = head["contender"]["kind"] != "scheduler"
     if any(_status(c, "G0") == "failed" for c in claims):
         number = 0
+    elif "real" in head["settings"]:
+        number = 3
     else:
         won = [c for c in claims if c["verdict"] == "PASS"]
         number = 2 if won and all(_status(c, gate) == "passed" for c in won for gate in ("G1", "G2", "G4")) else 1
-        if number == 2 and "real" in head["settings"]:
-            number = 3
     return {"number": number, "name": TIERS[number], "upper_bound": upper_bound}
 
 
 def _sentence(verdict: str, tier: Json, claims: Sequence[Json], head: Mapping[str, Any]) -> str:
     name = head["contender"]["name"]
+    replayed = f" in replay on {head['settings']['real']['server']['name']}" if tier["number"] == 3 else ""
     if tier["number"] == 0:
         broken = next(c for c in claims if _status(c, "G0") == "failed")
         return f"Nothing is licensed about {name}: {broken['reason']}."
@@ -228,7 +229,7 @@ def _sentence(verdict: str, tier: Json, claims: Sequence[Json], head: Mapping[st
             return f"Nothing is licensed about {name}: {unsound['reason']}."
         return (
             f"Nothing is licensed about {name}: with the same number of merges, its placement was not shown "
-            f"to beat matched random placement in {_listed(c['regime'] for c in claims)}."
+            f"to beat matched random placement in {_listed(c['regime'] for c in claims)}{replayed}."
         )
     won = [c for c in claims if c["verdict"] == "PASS"]
     gains = _listed(f"{c['regime']} ({c['envelope']['gain_pp']:.2f} pp fewer {c['slo']} violations)" for c in won)
@@ -237,7 +238,7 @@ def _sentence(verdict: str, tier: Json, claims: Sequence[Json], head: Mapping[st
         models = _listed(f"{'' if s['calibrated'] else 'uncalibrated '}simulated sidecar {s['name']}" for s in sidecars)
         under = f"in a repeatable benchmark on the {models}"
     elif tier["number"] == 3:
-        under = f"in replay on {head['settings']['real']['server']['name']}"
+        under = replayed.strip()
     else:
         servers = _listed(f"{s['calibration']['server']} at {s['calibration']['date']}" for s in sidecars)
         under = f"under a sidecar model calibrated on {servers}"

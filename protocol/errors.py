@@ -35,3 +35,7 @@ class SchedulerError(ProtocolError):
 
 class SidecarError(ProtocolError):
     """An inference server could not be started, reached or trusted."""
+
+
+class Interrupted(Exception):
+    """The user ended a command; the message says what is kept."""

@@ -8,7 +8,7 @@ what drifts meanwhile shows in the two segments without merges around them, and 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from protocol.errors import BadInput
-from protocol.measurements import Measurements
+from protocol.measurements import Measurements, exposure_ns
 from protocol.parquet import read_table, write_tables
+from protocol.replays import MERGE_WITHIN_NS
+from protocol.schedule import Schedule
 from protocol.scheduler import Observation
-from protocol.trace import frozen
+from protocol.trace import RequestTrace, frozen
 
 BEFORE, POLICY, CONTROL, AFTER = "no-sync-before", "policy", "random", "no-sync-after"
 #: The arms of a block in their order in time.
@@ -216,3 +218,27 @@ def _rebuilt(tables: Mapping[str, pa.Table]) -> Session:
         )
         segments.append(Segment(**row, served=served))
     return Session(tuple(segments), ended_early)
+
+
+def contradictions(session: Session) -> Iterator[str]:
+    """Raw rows that cannot all be true: exposure against the merges that ran, merges against the decisions behind them.
+
+    What an observation showed the scheduler leaves no other trace, so only the files' digests speak for it.
+    """
+    for number, segment in enumerate(session.segments):
+        served, where = segment.served, f"segment {number}, {segment.arm}"
+        m, begin_ns = served.requests, served.ran_ns[:, 0]
+        trace = RequestTrace(m.arrival_ns, m.prompt_tokens, np.maximum(m.output_tokens, 1), m.island)
+        again = exposure_ns(trace, m.e2e_ns, Schedule(begin_ns, (served.ran_ns[:, 1] - begin_ns)[:, None]))
+        for row in np.flatnonzero(again != m.exposure_ns):
+            yield f"{where}, request {row}: exposure {m.exposure_ns[row]} ns, by the merges that ran {again[row]} ns"
+        for decision in served.decisions:
+            if decision.merge and decision.said is False:
+                yield f"{where}: a merge at {decision.due_ns} ns, which the scheduler had declined"
+        decided = [d.answered_ns for d in served.decisions if d.merge]
+        if segment.arm == POLICY and len(decided) != len(served.planned_ns):
+            yield f"{where}: {len(served.planned_ns)} merges, {len(decided)} decisions to merge"
+        elif segment.arm == POLICY:
+            for at_ns, planned_ns in zip(decided, served.planned_ns[:, 0].tolist(), strict=True):
+                if not at_ns <= planned_ns <= at_ns + MERGE_WITHIN_NS:
+                    yield f"{where}: a merge at {planned_ns} ns, decided at {at_ns} ns"

@@ -49,7 +49,9 @@ def verify(folder: Path) -> list[str]:
             found += differences(live_certificate.head_of(certificate), asked)
             if asked["calibration"] is not None:
                 found += calibration.check_carried(asked["calibration"], folder / RAW)
-            recomputed = live_certificate.assess(asked, live.read(folder / RAW))
+            session = live.read(folder / RAW)
+            found += live.contradictions(session)
+            recomputed = live_certificate.assess(asked, session)
         else:
             found += differences(standard.head_of(certificate), asked)
             found += _calibrations([regime["sidecar"] for regime in asked["regimes"]], folder / RAW)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -41,8 +43,16 @@ class MergeLoad:
         if kind not in (*KINDS, NONE):
             raise BadInput("--merge-load", repr(kind), f"one of {', '.join(sorted((*KINDS, NONE)))}")
         if kind == "command":
-            if not rest.strip():
+            try:
+                words = shlex.split(rest)
+            except ValueError as error:
+                raise BadInput("--merge-load", f"{rest!r} ({error})", "command:WORDS") from None
+            if not words:
                 raise BadInput("--merge-load", "no command", "command:WORDS")
+            if shutil.which(words[0]) is None:
+                raise BadInput(
+                    "--merge-load", f"no executable {words[0]!r}", "command:WORDS, the first of them a program"
+                )
             return cls(kind, 1, (("run", rest),))
         options: dict[str, str] = {}
         for word in filter(None, rest.split(",")):

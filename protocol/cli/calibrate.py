@@ -19,9 +19,10 @@ from adapters.sidecars.real import RealSidecar
 from adapters.sidecars.simulated import SidecarModel
 from protocol import calibration as calibrations
 from protocol.calibration import Observed
-from protocol.errors import BadInput
+from protocol.errors import BadInput, Interrupted
 from protocol.files import canonical_json, write_text
 from protocol.gates.transfer import transfer_gate
+from protocol.verify import CERTIFICATE
 from protocol.workplace import locked
 
 
@@ -36,15 +37,17 @@ def calibrate(
     merge_load: Annotated[
         str, typer.Option(help="none, host, disk, network, collective, cuda, command:WORDS")
     ] = "host",
-    merge_s: Annotated[float, typer.Option(min=0.1, help="seconds that a merge occupies the host")] = 8.0,
+    merge_s: Annotated[float, typer.Option(min=0.1, max=600, help="seconds that a merge occupies the host")] = 8.0,
     name: Annotated[str | None, typer.Option(help="name of the fitted model (default: the folder's)")] = None,
     rates: Annotated[str, typer.Option(help="requests a second to sweep without merges")] = "2,5,8,11,14,17,20",
     loads: Annotated[
         str | None, typer.Option(help="the two rates of the merge runs (default: 35 % and 85 % of the knee)")
     ] = None,
-    blocks: Annotated[int, typer.Option(min=5, help="runs with merges at each of the two loads")] = 6,
-    sweep_s: Annotated[float, typer.Option(min=1, help="seconds of each swept rate")] = 15.0,
-    idle_s: Annotated[float, typer.Option(min=1, help="seconds of each run without merges at the two loads")] = 40.0,
+    blocks: Annotated[int, typer.Option(min=5, max=1000, help="runs with merges at each of the two loads")] = 6,
+    sweep_s: Annotated[float, typer.Option(min=1, max=3600, help="seconds of each swept rate")] = 15.0,
+    idle_s: Annotated[
+        float, typer.Option(min=1, max=3600, help="seconds of each run without merges at the two loads")
+    ] = 40.0,
     prompt_tokens: Annotated[str, typer.Option(help="prompt lengths, drawn alike")] = "12,47,223,364",
     output_tokens: Annotated[str, typer.Option(help="output lengths, drawn alike")] = "128",
     vocabulary: Annotated[int, typer.Option(min=8, help="token ids of prompts lie below this")] = 32_000,
@@ -67,8 +70,8 @@ def calibrate(
         seed=seed,
         merge_s=merge_s,
         rates_per_s=tuple(numbers("--rates", rates)),
-        prompt_tokens=tuple(int(v) for v in numbers("--prompt-tokens", prompt_tokens)),
-        output_tokens=tuple(int(v) for v in numbers("--output-tokens", output_tokens)),
+        prompt_tokens=_counts("--prompt-tokens", prompt_tokens),
+        output_tokens=_counts("--output-tokens", output_tokens),
         loads_per_s=_two(loads) if loads else None,
         blocks=blocks,
         sweep_s=sweep_s,
@@ -81,6 +84,14 @@ def calibrate(
     tokens = kv_tokens or identity.kv_tokens(sidecar)
     if tokens is None:
         raise BadInput("--kv-tokens", "none, and the server's metrics do not say", "the tokens that its KV cache holds")
+    longest = max(plan.prompt_tokens) + max(plan.output_tokens)
+    if longest > tokens:
+        raise BadInput(
+            "--prompt-tokens, --output-tokens", f"{longest} tokens in a request", f"at most {tokens} (KV cache)"
+        )
+    for old in (calibrations.FILE, CERTIFICATE):
+        if (out / old).exists():
+            raise BadInput(f"--out {out}", f"a finished {old}", "another folder")
     limits = SidecarModel.shipped().changed(
         {"max_num_seqs": max_num_seqs, "max_batched_tokens": max(max_batched_tokens, max_num_seqs), "kv_tokens": tokens}
     )
@@ -94,8 +105,7 @@ def calibrate(
         try:
             runs = _measure(RealSidecar(target, load), plan, out / ".partial", asked, notes)
         except KeyboardInterrupt:
-            notes.print("interrupted; finished runs are kept, and the same command goes on with them")
-            raise typer.Exit(130) from None
+            raise Interrupted("finished runs are kept, and the same command goes on with them") from None
         stamp = {"date": calibrating.today(), "merge_load": str(load), "host": identity.host_facts()}
         notes.print("fitting: up to a few minutes")
         with notes.status("fitting"):
@@ -157,6 +167,13 @@ def numbers(where: str, text: str) -> list[float]:
     if not found or not all(0 < value < 1e9 for value in found):
         raise BadInput(where, repr(text), "positive numbers separated by commas")
     return found
+
+
+def _counts(where: str, text: str) -> tuple[int, ...]:
+    found = numbers(where, text)
+    if not all(value.is_integer() for value in found):
+        raise BadInput(where, repr(text), "whole numbers separated by commas")
+    return tuple(int(value) for value in found)
 
 
 def _two(text: str) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from protocol.certificate import assess
 from protocol.cli import learning, real
 from protocol.cli.pages import write_folder, write_pages
 from protocol.cli.settings import SLACK, Asked, asked, calibrations_of, contender_opener, outputs, settings_for
-from protocol.errors import BadInput
+from protocol.errors import BadInput, Interrupted
 from protocol.verify import CERTIFICATE
 from protocol.workplace import Partial, locked
 from reports import terminal
@@ -99,7 +99,8 @@ def certify(
         str, typer.Option(help="with --sidecar: what a merge does to the host, KIND:key=value,... or command:WORDS")
     ] = "host",
     budget_minutes: Annotated[
-        float | None, typer.Option(help="with --sidecar: choose seeds and draws that fit this time")
+        float | None,
+        typer.Option(min=0.01, max=10_000, help="with --sidecar: choose seeds and draws that fit this time"),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="output folder (default: runs/NAME)")] = None,
     preregister: Annotated[
@@ -149,8 +150,8 @@ def certify(
         server = real.reach(sidecar, model, chat, merge_load, chosen)
         draws = draws or str(real.DRAWS)
     if server is not None and budget_minutes is not None:
-        if seeds is not None or trace or not 0 < budget_minutes < math.inf:
-            raise BadInput("--budget-minutes", "--seeds, --trace or no time", "a positive time and a --regime alone")
+        if seeds is not None or trace:
+            raise BadInput("--budget-minutes", "--seeds or --trace beside it", "a --regime, whose seeds it chooses")
         pilot = settings(None, root + 1)[0][0]
         opener = partial(contender_opener, scheduler, "", tuple(str(p.resolve()) for p in outputs(folder)))
         plan = campaign.Plan(opener, scheduler, root, real.DRAWS)
@@ -192,7 +193,11 @@ def certify(
         if (folder / CERTIFICATE).exists():
             notes.print(f"replacing the certificate in {folder}", soft_wrap=True)
         rests_on = calibrations_of(request.head["regimes"], calibration)
-        certificate = _run(request, folder, jobs, notes, server, trainer, rests_on)
+        try:
+            certificate = _run(request, folder, jobs, notes, server, trainer, rests_on)
+        except KeyboardInterrupt:
+            what = "seeds" if server is None else "seeds and replays"
+            raise Interrupted(f"finished {what} are kept, and the same command goes on from there") from None
         if sign is not None:
             signature.sign(folder / CERTIFICATE, sign)
     if json_:

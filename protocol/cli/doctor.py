@@ -16,6 +16,7 @@ from rich.table import Table
 
 from adapters.sidecars.engine import healthy
 from adapters.sidecars.identity import host_facts
+from adapters.sidecars.probing import base_of
 from adapters.sidecars.simulated import shipped_calibrations
 from protocol.certificate import TIERS, versions
 
@@ -44,6 +45,8 @@ def doctor(
             table.add_row(name, value if isinstance(value, str) else "-" if value is None else str(value))
         console.print(table)
         console.print()
+    if sidecar and not found["server"]:
+        console.print(f"no server at {sidecar}: its /health does not answer with 200", soft_wrap=True)
 
 
 def facts(sidecar: str | None, executable: str | None) -> dict[str, object]:
@@ -55,7 +58,7 @@ def facts(sidecar: str | None, executable: str | None) -> dict[str, object]:
         "free disk, GiB": round(shutil.disk_usage(Path.cwd()).free / 2**30, 1),
         "GPU": _gpu(),
         "engine": executable if executable and os.access(executable, os.X_OK) else shutil.which("vllm"),
-        "server": sidecar if sidecar and healthy(sidecar) else None,
+        "server": sidecar if sidecar and healthy(base_of(sidecar)) else None,
         "shipped calibrations": ", ".join(sorted(shipped_calibrations())) or None,
         "client (aiohttp)": _version("aiohttp"),
         "learner (torch)": _version("torch"),
@@ -66,14 +69,14 @@ def facts(sidecar: str | None, executable: str | None) -> dict[str, object]:
 
 def missing(found: dict[str, object]) -> dict[str, str]:
     """What each tier still needs on this machine, in words."""
-    server = [] if found["server"] else ["a running server (--sidecar URL; protocol sidecar start starts one)"]
+    start = "protocol sidecar start starts one" + ("" if found["engine"] else " where there is an engine, e.g. vllm")
+    server = [] if found["server"] else [f"a running server (--sidecar URL; {start})"]
     client = [] if found["client (aiohttp)"] else ["pip install 'diloco-protocol[sidecar]'"]
-    engine = [] if found["engine"] or found["server"] else ["an engine, e.g. vllm in an environment of its own"]
     needs = {
         1: [],
         2: [] if shipped_calibrations() else ["a calibration (protocol calibrate)"],
-        3: [*engine, *server, *client],
-        4: [*engine, *server, *client],
+        3: [*server, *client],
+        4: [*server, *client],
     }
     return {f"{n} {TIERS[n]}": "; ".join(words) or "nothing" for n, words in needs.items()}
 

@@ -31,7 +31,7 @@ from protocol.cli import learning
 from protocol.cli.certify import EXIT
 from protocol.cli.pages import REPORT, write_folder, write_live_pages
 from protocol.cli.settings import describe_contender, outputs, sound
-from protocol.errors import BadInput
+from protocol.errors import BadInput, Interrupted
 from protocol.learner import Learner
 from protocol.live import ARMS, Session
 from protocol.live_certificate import assess
@@ -148,8 +148,7 @@ def live_command(
                 source.close()
             certificate = _write(head, session, folder, calibration)
     except KeyboardInterrupt:
-        notes.print("interrupted; nothing was written")
-        raise typer.Exit(130) from None
+        raise Interrupted("nothing was written") from None
     if json_:
         typer.echo(files.canonical_json(certificate), nl=False)
     else:

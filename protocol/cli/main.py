@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 from typer.exceptions import TyperException
 
-from protocol.errors import ProtocolError
+from protocol.errors import Interrupted, ProtocolError
 
 #: Commands in the order in which help lists them, and the modules of this package that `register` them.
 COMMANDS = {
@@ -23,6 +23,8 @@ COMMANDS = {
     "validate": "validate", "traces": "traces", "power": "power", "train": "train", "selftest": "selftest",
     "audit": "audit", "doctor": "doctor", "sidecar": "sidecar", "calibrate": "calibrate", "live": "live",
 }  # fmt: skip
+#: Exit code after Ctrl-C, as shells have it.
+INTERRUPTED = 130
 #: Packages with common names: another distribution on the path may hide ours.
 OURS = ("adapters", "baselines", "reports")
 
@@ -75,19 +77,21 @@ def main() -> None:
         for word in sys.argv:
             word.encode("utf-8")
         code = build(sys.argv[1:])(standalone_mode=False)
+        if code == INTERRUPTED:  # how typer says it, and it says no more
+            complain.print("interrupted")
         sys.exit(code if isinstance(code, int) else 0)
+    except Interrupted as what:
+        complain.print(f"interrupted; {what}", soft_wrap=True)
+        sys.exit(INTERRUPTED)
     except (ProtocolError, TyperException) as error:
         refuse(error.format_message() if hasattr(error, "format_message") else str(error))
     except UnicodeEncodeError:
         refuse("command line: found a name that is not UTF-8; expected UTF-8")
     except OSError as error:
         refuse(f"{error.filename or 'a file'}: {error.strerror or error}")
-    except typer.Abort:
-        sys.exit(130)
+    except (typer.Abort, KeyboardInterrupt):
+        sys.exit(INTERRUPTED)
     except Exception as error:  # ours to mend, but not the user's to read
         with tempfile.NamedTemporaryFile("w", prefix="protocol-", suffix=".log", delete=False) as details:
             traceback.print_exc(file=details)
         refuse(f"a defect of protocol, please report it: {type(error).__name__}: {error}; details in {details.name}")
-    except KeyboardInterrupt:
-        complain.print("interrupted; finished seeds are kept, the same command goes on from there")
-        sys.exit(130)

@@ -199,6 +199,21 @@ def test_clock_reader_fails_determinism(protocol: Protocol, small: Path, tmp_pat
     assert result.returncode == 1 and made["tier"]["number"] == 0 and "second run" in made["sentence"]
 
 
+def test_an_interrupted_run_says_what_is_kept(
+    inside: Protocol, small: Path, aware: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("protocol.cli.certify._run", interrupted)
+    ended = inside("certify", aware, "--regime", small, "--out", tmp_path / "out", *QUICK)
+    said = "interrupted; finished seeds are kept, and the same command goes on from there"
+    assert ended.returncode == 130 and ended.stderr.splitlines()[-1] == said
+    monkeypatch.setattr("protocol.cli.certify.asked", interrupted)
+    ended = inside("certify", aware, "--regime", small, "--out", tmp_path / "out", *QUICK)
+    assert ended.returncode == 130 and ended.stderr.splitlines() == ["interrupted"]
+
+
 def test_two_runs_do_not_share_a_folder(inside: Protocol, small: Path, aware: Path, tmp_path: Path) -> None:
     from protocol.workplace import locked
 

@@ -150,7 +150,7 @@ def test_killed_run_goes_on_with_the_replays_that_it_has(
         (["--merge-load", "nothing"], "--merge-load"),
         (["--draws", "auto"], "--draws"),
         (["--regime", "ordinary"], "exactly one"),
-        (["--budget-minutes", "-1"], "--budget-minutes"),
+        (["--budget-minutes", "5", "--seeds", "8"], "--budget-minutes"),
         (["--calibration", "missing.json"], "missing.json"),
     ],
 )

@@ -91,13 +91,14 @@ def test_the_verdict_is_of_the_server_and_not_of_the_simulator() -> None:
                        ran_ns=planned)  # fmt: skip
 
     made, checks = judged(replayed(unmoved))
-    assert made["verdict"] != "PASS" and made["tier"]["number"] == 1
+    assert made["verdict"] != "PASS" and made["tier"]["number"] == 3
     assert checks["G1", "effect"] == "failed" and checks["G3", "placement"] == "undecidable"
 
 
 def test_a_bad_scheduler_fails() -> None:
     made, checks = judged(replayed(function=busy), function=busy)
-    assert made["verdict"] == "FAIL" and checks["G3", "placement"] == "failed" and made["tier"]["number"] == 1
+    assert made["verdict"] == "FAIL" and checks["G3", "placement"] == "failed" and made["tier"]["number"] == 3
+    assert made["sentence"].endswith(" in replay on toy 1.0.")
 
 
 def test_seven_seeds_are_undecidable() -> None:

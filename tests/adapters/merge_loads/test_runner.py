@@ -46,7 +46,18 @@ def test_a_load_that_cannot_start_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["gpu", "command:", "host:matmul", "host:colour=red", "host:processes=0", "disk:processes=many", ""]
+    "text",
+    [
+        "gpu",
+        "command:",
+        "command:'",
+        "command:/nowhere/at/all 3",
+        "host:matmul",
+        "host:colour=red",
+        "host:processes=0",
+        "disk:processes=many",
+        "",
+    ],
 )
 def test_bad_specs_are_refused(text: str) -> None:
     with pytest.raises(BadInput):
@@ -54,5 +65,5 @@ def test_bad_specs_are_refused(text: str) -> None:
 
 
 def test_text_and_back() -> None:
-    for text in ("none", "host:processes=2,matmul=256", "command:my merge --fast"):
+    for text in ("none", "host:processes=2,matmul=256", "command:sleep 5 --fast"):
         assert MergeLoad.parse(str(MergeLoad.parse(text))) == MergeLoad.parse(text)

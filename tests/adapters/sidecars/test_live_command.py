@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
@@ -21,7 +23,9 @@ from fault_server import Good, serving
 from adapters.sidecars.openai import API_KEY
 from protocol.cli.main import build
 from protocol.errors import BadInput
+from protocol.files import canonical_json, sha256
 from protocol.live import ARMS
+from protocol.verify import verify
 
 REGIME = """
 [regime]
@@ -102,10 +106,32 @@ def test_a_session_is_written_and_verified(words: list[str], tmp_path: Path, mon
     assert verified.exit_code == 0 and "verified: INCONCLUSIVE" in verified.output
     report = (out / "report.html").read_text()
     assert "Live session: mine.py" in report and "no-sync-before" in report
+    for table, column, row, value, finding in (
+        ("requests", "exposure_ns", 0, 5, "request 0: exposure 5 ns, by the merges that ran"),
+        ("decisions", "said", decisions["merge"].to_pylist().index(True), False, "which the scheduler had declined"),
+        ("decisions", "answered_ns", decisions["merge"].to_pylist().index(True), 1, "decided at 1 ns"),
+        ("merges", "kind", 0, "other", "decisions to merge"),
+    ):
+        assert any(finding in line for line in verify(forged(out, tmp_path / "forged", table, column, row, value)))
     edited = pq.read_table(out / "raw" / "merges.parquet")
     pq.write_table(edited.slice(1), out / "raw" / "merges.parquet")
     refused = run.invoke(build(), ["verify", str(out)])
     assert refused.exit_code == 1 and "merges.parquet: its SHA-256" in refused.output
+
+
+def forged(folder: Path, copy: Path, table: str, column: str, row: int, value: object) -> Path:
+    """A copy with one cell changed, and the digest of its file as if it had always been so."""
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(folder, copy)
+    path = copy / "raw" / f"{table}.parquet"
+    found = pq.read_table(path)
+    values, i = found[column].to_pylist(), found.column_names.index(column)
+    values[row] = value
+    pq.write_table(found.set_column(i, found.schema.field(i), pa.array(values, found.schema.field(i).type)), path)
+    certificate = json.loads((copy / "certificate.json").read_text())
+    certificate["files"][path.name] = sha256(path)
+    (copy / "certificate.json").write_text(canonical_json(certificate))
+    return copy
 
 
 @pytest.mark.parametrize(
