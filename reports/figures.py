@@ -163,6 +163,42 @@ def _with_columns(claims: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, in
         yield index, slos.index(claim["slo"]), claim
 
 
+# Paired blocks of a live session ----------------------------------------------------------------------------------
+
+
+def write_live_figures(certificate: Mapping[str, Any], folder: Path) -> dict[str, Path]:
+    """As `write_figures`, for a live session: every claim's blocks, `envelope-NN-REGIME`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with styled():
+        drawn = {
+            fmt.figure_name(index, claim): paired_blocks(claim)
+            for index, claim in enumerate(certificate["claims"])
+            if claim["envelope"]["per_seed"]
+        }
+    return {name: save(figure, folder / name) for name, figure in drawn.items()}
+
+
+def paired_blocks(claim: Mapping[str, Any]) -> Figure:
+    """Per block: the scheduler's sync-excess violations and its control's, joined by a line."""
+    rows = claim["envelope"]["per_seed"]
+    figure = Figure(figsize=(float(np.clip(1.6 + 0.4 * len(rows), 6.4, 14)), 3.2), layout="constrained")
+    axes = figure.subplots()
+    x = np.arange(len(rows))
+    policy, control = ([row[key] for row in rows] for key in ("policy", "draw_mean"))
+    axes.vlines(x, np.minimum(policy, control), np.maximum(policy, control), color=MUTED, linewidth=1.0, zorder=2)
+    axes.plot(x, control, "D", color=DRAWS, markersize=5.5, zorder=3, label="random control")
+    axes.plot(x, policy, "o", color=POLICY_COLOUR, markeredgecolor=PAPER, markersize=6.5, zorder=4, label="scheduler")
+    axes.axhline(0, color=INK, linewidth=0.9)
+    axes.set_xticks(x, [str(row["seed"] + 1) for row in rows])
+    axes.set_xlim(-0.7, len(rows) - 0.3)
+    axes.tick_params(axis="x", length=0)
+    axes.set_xlabel("block (the same requests, and as many merges, in both arms)")
+    axes.set_ylabel("sync-excess violations (pp)")
+    axes.set_title(f"{_label(claim['regime'], 44)}, {_label(claim['slo'], 36)}: lower is better")
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
 # Overview --------------------------------------------------------------------------------------------------------
 
 

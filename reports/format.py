@@ -136,6 +136,19 @@ def plain(value: Any) -> str:
     return clean(json.dumps(value, default=str))
 
 
+def brief(value: Any) -> str:
+    """As `plain`, for what only explains: six digits of every number."""
+    return plain(_six_digits(value))
+
+
+def _six_digits(value: Any) -> Any:
+    if isinstance(value, float) and known(value):
+        return float(f"{value:.6g}")
+    if isinstance(value, Mapping):
+        return {k: _six_digits(v) for k, v in value.items()}
+    return [_six_digits(v) for v in value] if isinstance(value, list | tuple) else value
+
+
 # Names -----------------------------------------------------------------------------------------------------------
 
 

@@ -73,8 +73,8 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    shown = ("clean", "count", "fixed", "fraction", "interval", "interval_number", "number", "p_text", "p_value",
-             "percent", "plain", "pp", "seconds")  # fmt: skip
+    shown = ("brief", "clean", "count", "fixed", "fraction", "interval", "interval_number", "number", "p_text",
+             "p_value", "percent", "plain", "pp", "seconds")  # fmt: skip
     env.filters |= {name: getattr(fmt, name) for name in shown}
     env.globals |= {"rank": fmt.rank, "marks": fmt.MARKS, "statuses": fmt.VERDICTS, "stylesheet": _stylesheet}
     return env

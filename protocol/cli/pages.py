@@ -63,9 +63,10 @@ def _compared(certificate: dict[str, Any], evidence: Sequence[SeedEvidence]) -> 
 
 
 def write_live_pages(certificate: dict[str, Any], folder: Path) -> None:
-    """The same for a live session, which has no figures."""
+    """The same for a live session."""
     tables.write_tables(certificate, folder / TABLES)
-    write_live_report(certificate, folder / REPORT)
+    drawn = figures.write_live_figures(certificate, folder / FIGURES)
+    write_live_report(certificate, folder / REPORT, {name: path.read_text("utf-8") for name, path in drawn.items()})
 
 
 def differing_pages(write: Callable[[Path], None], folder: Path) -> Iterator[str]:

@@ -56,6 +56,7 @@ def test_plain_values() -> None:
     assert fmt.plain({"b": [1, 2], "a": None, "c": True}) == "a: –; b: 1, 2; c: yes"
     assert fmt.plain([20260601, 0.1, 2.0, -1e-9, math.nan]) == "20260601, 0.1, 2, -1e-09, –"
     assert fmt.plain([]) == "–" and fmt.plain("x\ny") == "x y"
+    assert fmt.brief({"a": [1.6210024199999975, 20260601], "b": math.nan}) == "a: 1.621, 20260601; b: –"
 
 
 @given(st.text())

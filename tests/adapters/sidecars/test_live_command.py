@@ -105,7 +105,8 @@ def test_a_session_is_written_and_verified(words: list[str], tmp_path: Path, mon
     verified = run.invoke(build(), ["verify", str(out)])
     assert verified.exit_code == 0 and "verified: INCONCLUSIVE" in verified.output
     report = (out / "report.html").read_text()
-    assert "Live session: mine.py" in report and "no-sync-before" in report
+    assert "Live session: mine.py" in report and "no-sync-before" in report and "<figure>" in report
+    assert sorted(p.name for p in (out / "figures").iterdir()) == ["envelope-01-tiny.pdf", "envelope-01-tiny.svg"]
     for table, column, row, value, finding in (
         ("requests", "exposure_ns", 0, 5, "request 0: exposure 5 ns, by the merges that ran"),
         ("decisions", "said", decisions["merge"].to_pylist().index(True), False, "which the scheduler had declined"),
