@@ -177,13 +177,15 @@ def conclude(
     """The calibration: fitted model with intervals, and per on-off run what G1 reads.
 
     The simulated side of each run's percentiles comes from a model fitted without that run's half of the on-off runs,
-    so that the agreement is a prediction.  facts : at least "server", "date" and "merge_load".
+    so that the agreement is a prediction; either half has every other run of each load.  facts : at least "server",
+    "date" and "merge_load".
     """
     on_off = [run for run in runs if run.kind == ON_OFF]
+    by_load = sorted(on_off, key=lambda run: run.load)
     rows: dict[str, Any] = {}
     halves: list[SidecarModel] = []
     for half in (0, 1):
-        held_out = on_off[half::2]
+        held_out = by_load[half::2]
         without = fit([run for run in runs if run not in held_out], limits, plan.seed, intervals=False).model
         halves.append(without)
         rows |= {run.label: {**summary(run, simulate(without, run, plan.seed)), "half": half} for run in held_out}
