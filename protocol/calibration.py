@@ -57,9 +57,8 @@ class Observed:
 
     @cached_property
     def trace(self) -> RequestTrace:
-        """What was offered; a failed request is offered with one output token, since its length is not known."""
-        m = self.measurements
-        return RequestTrace(m.arrival_ns, m.prompt_tokens, np.maximum(m.output_tokens, 1), name=self.label)
+        """What was offered."""
+        return self.measurements.offered(name=self.label)
 
 
 def p95_ms(values_ns: NDArray[np.int64]) -> float | None:

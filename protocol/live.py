@@ -23,7 +23,7 @@ from protocol.parquet import read_table, write_tables
 from protocol.replays import MERGE_WITHIN_NS
 from protocol.schedule import Schedule
 from protocol.scheduler import Observation
-from protocol.trace import RequestTrace, frozen
+from protocol.trace import frozen
 
 BEFORE, POLICY, CONTROL, AFTER = "no-sync-before", "policy", "random", "no-sync-after"
 #: The arms of a block in their order in time.
@@ -228,8 +228,7 @@ def contradictions(session: Session) -> Iterator[str]:
     for number, segment in enumerate(session.segments):
         served, where = segment.served, f"segment {number}, {segment.arm}"
         m, begin_ns = served.requests, served.ran_ns[:, 0]
-        trace = RequestTrace(m.arrival_ns, m.prompt_tokens, np.maximum(m.output_tokens, 1), m.island)
-        again = exposure_ns(trace, m.e2e_ns, Schedule(begin_ns, (served.ran_ns[:, 1] - begin_ns)[:, None]))
+        again = exposure_ns(m.offered(), m.e2e_ns, Schedule(begin_ns, (served.ran_ns[:, 1] - begin_ns)[:, None]))
         for row in np.flatnonzero(again != m.exposure_ns):
             yield f"{where}, request {row}: exposure {m.exposure_ns[row]} ns, by the merges that ran {again[row]} ns"
         for decision in served.decisions:

@@ -69,6 +69,14 @@ class Measurements:
         fully = (self.exposure_ns > 0) & (self.exposure_ns >= self.e2e_ns)
         return np.where(fully, FULLY, np.where(self.exposure_ns > 0, PARTLY, NONE)).astype(np.int8)
 
+    def offered(self, n_islands: int = 1, name: str = "trace") -> RequestTrace:
+        """The requests as they arrived.  A failed one is offered with one output token: its length is not known.
+
+        Raises BadInput when a value is out of a trace's range.
+        """
+        output = np.maximum(self.output_tokens, 1)
+        return RequestTrace(self.arrival_ns, self.prompt_tokens, output, self.island, n_islands, name)
+
     def violates(self, slo: Slo) -> NDArray[np.bool_]:
         """True where a request misses any limit of the SLO, was not served, or its latency is unknown."""
         missed = self.outcome != SERVED

@@ -49,14 +49,8 @@ def read_measurements(path: Path) -> tuple[Measurements, Support]:
 
 def as_trace(measurements: Measurements, name: str = "recorded") -> RequestTrace:
     """The requests as they arrived; tokens of 0 (failed, or not in the file) become 1."""
-    return RequestTrace(
-        measurements.arrival_ns,
-        np.maximum(measurements.prompt_tokens, 1),
-        np.maximum(measurements.output_tokens, 1),
-        measurements.island,
-        int(measurements.island.max(initial=0)) + 1,
-        name,
-    )
+    known = dataclasses.replace(measurements, prompt_tokens=np.maximum(measurements.prompt_tokens, 1))
+    return known.offered(int(measurements.island.max(initial=0)) + 1, name)
 
 
 def with_schedule(measurements: Measurements, schedule: Schedule) -> Measurements:
