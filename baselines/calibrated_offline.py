@@ -16,11 +16,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.corridor import Corridor
-from protocol.schedule import Schedule
-from protocol.sidecar import LoadedSidecar
-from protocol.slo import Slo
-from protocol.trace import NS_PER_S, RequestTrace
+from protocol.merging.corridor import Corridor
+from protocol.merging.schedule import Schedule
+from protocol.replay.sidecar import LoadedSidecar
+from protocol.workload.slo import Slo
+from protocol.workload.trace import NS_PER_S, RequestTrace
 
 
 class CalibratedOffline:

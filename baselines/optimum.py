@@ -6,12 +6,12 @@ programming over the corridor finds the placement of least total price.  Exact f
 
 from __future__ import annotations
 
-from protocol.corridor import Corridor
-from protocol.planning import optimum
-from protocol.schedule import Schedule
-from protocol.sidecar import LoadedSidecar
-from protocol.slo import Slo
-from protocol.trace import RequestTrace
+from protocol.merging.corridor import Corridor
+from protocol.merging.schedule import Schedule
+from protocol.placement.planning import optimum
+from protocol.replay.sidecar import LoadedSidecar
+from protocol.workload.slo import Slo
+from protocol.workload.trace import RequestTrace
 
 
 class Optimum:

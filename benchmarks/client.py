@@ -30,9 +30,9 @@ from numpy.typing import NDArray
 from stream_server import Served, serving
 
 from adapters.sidecars.openai import Target, replay
-from protocol.replays import SENT_SHARE, SENT_WITHIN_NS
-from protocol.schedule import Schedule
-from protocol.trace import RequestTrace
+from protocol.merging.schedule import Schedule
+from protocol.replay.replay import SENT_SHARE, SENT_WITHIN_NS
+from protocol.workload.trace import RequestTrace
 
 PROMPT, OUTPUT = 32, 16
 SEED = 7

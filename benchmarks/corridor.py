@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from protocol.corridor import Corridor
+from protocol.merging.corridor import Corridor
 
 BAR_S = 1.0
 

@@ -26,9 +26,9 @@ import simpy
 from numpy.typing import NDArray
 
 from adapters.sidecars.simulated import LoadedSimulation, SidecarModel, SimulatedSidecar
-from protocol.schedule import Schedule
-from protocol.slo import Slo
-from protocol.trace import NS_PER_S, RequestTrace
+from protocol.merging.schedule import Schedule
+from protocol.workload.slo import Slo
+from protocol.workload.trace import NS_PER_S, RequestTrace
 
 RATE_PER_S, MERGES, MERGE_NS = 6.5, 20, 8 * NS_PER_S
 SLO = Slo.parse("e2e<=1s")

@@ -21,18 +21,19 @@ import numpy as np
 from adapters.sidecars.simulated import SidecarModel, SimulatedSidecar
 from adapters.traces.generators import workload
 from baselines.peers import AllIslands, Pairs, QuietPairs, RandomPairs
-from protocol import peer_controls, seeds
-from protocol.evidence import CROSSED, NO_SYNC, POLICY, UNIFORM, SeedEvidence
+from protocol import seeds
+from protocol.evidence.store import CROSSED, NO_SYNC, POLICY, UNIFORM, SeedEvidence
 from protocol.gates.envelope import envelope_gate, measure
-from protocol.peer_rollout import peer_rollout
-from protocol.peers import PeerSchedule
-from protocol.regime import Regime
-from protocol.schedule import Schedule
+from protocol.merging.peers import controls as peer_controls
+from protocol.merging.peers.schedules import PeerSchedule
+from protocol.merging.schedule import Schedule
+from protocol.placement.peer_rollout import peer_rollout
+from protocol.regimes.regime import Regime
+from protocol.replay.sidecar import ServingState
 from protocol.scheduler import Decision, Observation
-from protocol.selftest import tally
-from protocol.sidecar import ServingState
-from protocol.slo import Slo
-from protocol.trace import RequestTrace, Workload
+from protocol.selftest.families import tally
+from protocol.workload.slo import Slo
+from protocol.workload.trace import RequestTrace, Workload
 
 SEEDS, DRAWS, ALPHA = 8, 19, 0.05
 TESTS = ("stratified", "sign_flip", "load_aware", "certified")

@@ -21,10 +21,11 @@ from adapters.conformance import synthetic_observations
 from adapters.schedulers import open_scheduler
 from adapters.sidecars.simulated import SimulatedSidecar
 from adapters.traces.worlds import GeneratedWorlds
-from protocol import campaign, seeds
+from protocol import seeds
+from protocol.campaign import arms as campaign
 from protocol.cli.settings import setting_of
-from protocol.regime import Regime
-from protocol.rollout import rollout
+from protocol.placement.rollout import rollout
+from protocol.regimes.regime import Regime
 from protocol.scheduler import Decision, Observation
 
 CODE = "class Quiet:\n    def decide(self, obs):\n        return obs.in_flight < 3\n"

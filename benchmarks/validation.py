@@ -23,13 +23,13 @@ from adapters.sidecars.identity import server_version
 from adapters.sidecars.openai import Target
 from adapters.sidecars.real import RealSidecar
 from adapters.sidecars.simulated import SidecarModel
-from protocol import calibration as calibrations
 from protocol import seeds
-from protocol.calibration import IDLE, ON_OFF, Observed
-from protocol.measurements import SERVED, Measurements
-from protocol.schedule import Schedule
-from protocol.slo import Slo
-from protocol.trace import NS_PER_S, RequestTrace, seconds_to_ns
+from protocol.calibration import store as calibrations
+from protocol.calibration.store import IDLE, ON_OFF, Observed
+from protocol.merging.schedule import Schedule
+from protocol.replay.measurements import SERVED, Measurements
+from protocol.workload.slo import Slo
+from protocol.workload.trace import NS_PER_S, RequestTrace, seconds_to_ns
 
 SEED = 777
 SLO = Slo.parse("e2e<=2s")

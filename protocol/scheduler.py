@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from protocol.corridor import Corridor
-    from protocol.schedule import Schedule
-    from protocol.trace import RequestTrace
+    from protocol.merging.corridor import Corridor
+    from protocol.merging.schedule import Schedule
+    from protocol.workload.trace import RequestTrace
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Scheduler(Protocol):
 class Planner(Protocol):
     """Sees the whole trace; its certificate can never claim more than an upper bound.
 
-    The constructor may take `rng`, and `sidecar` (a loaded sidecar model, see `protocol.sidecar`).
+    The constructor may take `rng`, and `sidecar` (a loaded sidecar model, see `protocol.replay.sidecar`).
     `budget` is the number of merges to place.
     """
 

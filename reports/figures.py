@@ -20,12 +20,12 @@ from matplotlib.font_manager import findfont, get_font
 from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
-from protocol.evidence import NO_SYNC, OPTIMUM, POLICY, UNIFORM, SeedEvidence
+from protocol.evidence.store import NO_SYNC, OPTIMUM, POLICY, UNIFORM, SeedEvidence
 from protocol.files import atomic
-from protocol.measurements import SERVED, Measurements
-from protocol.schedule import Schedule
-from protocol.slo import Slo
-from protocol.trace import NS_PER_S, RequestTrace
+from protocol.merging.schedule import Schedule
+from protocol.replay.measurements import SERVED, Measurements
+from protocol.workload.slo import Slo
+from protocol.workload.trace import NS_PER_S, RequestTrace
 from reports import format as fmt
 
 #: Ink of lines and text, and one colour a role; an HTML page may swap them for its own (reports.html).

@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from protocol.errors import BadInput
-from protocol.evidence import SeedEvidence
+from protocol.evidence.store import SeedEvidence
 from protocol.files import write_text
 from reports import figures as drawing
 from reports import format as fmt

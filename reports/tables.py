@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.files import write_text
-from protocol.trace import NS_PER_S
+from protocol.workload.trace import NS_PER_S
 from reports import format as fmt
 
 Row = Mapping[str, Any]

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from protocol.training import Curve, Estimate, estimate
+from protocol.training.curves import Curve, Estimate, estimate
 from reports import figures
 from reports import format as fmt
 

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from adapters.learners.corpus import Corpus
 from adapters.learners.framework import torch
 from adapters.learners.islands import Islands, Mix, Outer, Recipe, check_rounds
-from protocol.communication import Round
 from protocol.errors import BadInput, ProtocolError
+from protocol.merging.peers.communication import Round
 
 #: Importing torch and reading the corpus may take this long before the first sign of life.
 START_S = 120.0

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from adapters.learners.corpus import Corpus
 from adapters.learners.decoder import Decoder, Shape
 from adapters.learners.framework import torch
-from protocol.communication import Round
 from protocol.errors import BadInput
+from protocol.merging.peers.communication import Round
 from protocol.seeds import generator
 
 Mix = Callable[[Any], Any]

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from adapters.learners.corpus import Corpus
 from adapters.learners.islands import Examiner, Islands, Outer, Recipe, check_rounds, gossip
-from protocol.communication import Round
-from protocol.trace import NS_PER_S
+from protocol.merging.peers.communication import Round
+from protocol.workload.trace import NS_PER_S
 
 
 @dataclass(frozen=True)

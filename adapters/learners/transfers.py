@@ -17,9 +17,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.communication import LinkFit, Network, fit_link
 from protocol.errors import ProtocolError
-from protocol.topology import Matrix, averaging, complete, neighbours
+from protocol.merging.peers.communication import LinkFit, Network, fit_link
+from protocol.merging.peers.topology import Matrix, averaging, complete, neighbours
 
 _CHUNK = 1 << 15
 #: Of each socket.  Large ones would swallow whole chunks of these small payloads, so that islands far from a slow

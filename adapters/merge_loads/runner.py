@@ -16,9 +16,9 @@ from pathlib import Path
 
 from adapters.merge_loads.worker import KINDS, ONCE
 from protocol.errors import BadInput, SidecarError
-from protocol.replays import MERGE_WITHIN_NS
-from protocol.schedule import Schedule
-from protocol.trace import NS_PER_S
+from protocol.merging.schedule import Schedule
+from protocol.replay.replay import MERGE_WITHIN_NS
+from protocol.workload.trace import NS_PER_S
 
 NONE = "none"
 _READY_S = 60.0

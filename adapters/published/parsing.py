@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import BadInput
-from protocol.trace import NS_PER_S
+from protocol.workload.trace import NS_PER_S
 
 #: Later than any time that int64 nanoseconds since 1970 can hold a difference of (about 292 years).
 MOST_NS = 2**63 - 1

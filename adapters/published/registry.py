@@ -9,10 +9,10 @@ from pathlib import Path
 
 from adapters.published import parsing, request_logs, table, vllm_bench, wa_diloco
 from adapters.published.wa_comparisons import INTRODUCTION, Artifact
+from protocol.audit.imported import Comparison, Imported, Run, Support
 from protocol.errors import BadInput
-from protocol.measurements import Measurements
-from protocol.published import Comparison, Imported, Run, Support
-from protocol.slo import Slo
+from protocol.replay.measurements import Measurements
+from protocol.workload.slo import Slo
 
 _SUFFIXES = (".json", ".jsonl", ".csv", ".md")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from adapters.published import parsing
 from adapters.published.requests import Row, measurements
+from protocol.audit.imported import Imported, Support
 from protocol.errors import BadInput
-from protocol.published import Imported, Support
 
 _NO_MERGES = {
     "G0": "no merge log", "G1": "no merge log, so no request is known to be exposed", "G3": "no merge log",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from protocol.errors import BadInput
-from protocol.measurements import FAILED, SERVED, Measurements
+from protocol.replay.measurements import FAILED, SERVED, Measurements
 
 #: Latencies longer than this cannot be meant.
 MOST_LATENCY_NS = 10**15

@@ -11,8 +11,8 @@ import io
 import math
 
 from adapters.published import parsing
+from protocol.audit.imported import Claim, Comparison, Run, Support
 from protocol.errors import BadInput
-from protocol.published import Claim, Comparison, Run, Support
 
 SUPPORT = Support(
     "per-seed table", "per-run", "none", "percent or fraction by column name", "none",

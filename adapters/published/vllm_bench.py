@@ -15,8 +15,8 @@ from typing import Any
 
 from adapters.published import parsing
 from adapters.published.requests import Row, measurements
+from protocol.audit.imported import Imported, Support
 from protocol.errors import BadInput
-from protocol.published import Imported, Support
 
 _BENCH = ("completed", "duration", "request_throughput")
 _TEXTS = ("backend", "model_id", "request_rate")

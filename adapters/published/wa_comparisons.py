@@ -18,9 +18,9 @@ from adapters.published.wa_diloco import (
     startup_s,
 )
 from adapters.published.wa_schedules import FIXED, Pace, offline_starts, pace_of, random_starts
+from protocol.audit.imported import Aggregate, Claim, Comparison, Run, Transfer
+from protocol.audit.windows import Replay, longest_gap_s
 from protocol.errors import BadInput
-from protocol.published import Aggregate, Claim, Comparison, Run, Transfer
-from protocol.realised import Replay, longest_gap_s
 from protocol.stats.randomization import sign_flip
 
 INTRODUCTION = (

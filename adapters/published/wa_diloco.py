@@ -2,7 +2,7 @@
 
 Stage 10 effect transfer, 11 steady replay, 12 and 13 bursty replay, 14 collectives; coordinator logs of training runs.
 Files are told apart by content; a run's arm and seed come from its name (`.../ARM-sSEED/summary.json`, or the same
-flattened to `stage11-REGIME-ARM-sSEED.json`).  What the replay did with a schedule is in `protocol.realised`.
+flattened to `stage11-REGIME-ARM-sSEED.json`).  What the replay did with a schedule is in `protocol.audit.windows`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from adapters.published import parsing
+from protocol.audit.imported import Support
+from protocol.audit.windows import Replay
 from protocol.errors import BadInput
-from protocol.published import Support
-from protocol.realised import Replay
 
 _NO_LOG = "merge starts are not in the summaries (coordinator logs are)"
 SUPPORT = Support(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from protocol.published import Run
+from protocol.audit.imported import Run
 
 FIXED = re.compile(r"fixed_h_(\d+)")
 #: The published corridor in inner steps, and how often polled arms meet the coordinator.

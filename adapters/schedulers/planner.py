@@ -18,14 +18,14 @@ import numpy as np
 from adapters.schedulers.process import ProcessSource
 from adapters.schedulers.sources import Target
 from protocol.errors import ProtocolError, SchedulerError
-from protocol.schedule import Schedule
+from protocol.merging.schedule import Schedule
 from protocol.scheduler import SchedulerRun
 
 if TYPE_CHECKING:
-    from protocol.corridor import Corridor
-    from protocol.sidecar import LoadedSidecar
-    from protocol.slo import Slo
-    from protocol.trace import RequestTrace
+    from protocol.merging.corridor import Corridor
+    from protocol.replay.sidecar import LoadedSidecar
+    from protocol.workload.slo import Slo
+    from protocol.workload.trace import RequestTrace
 
 
 class PlannerSource:

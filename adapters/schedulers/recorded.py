@@ -29,14 +29,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from protocol.errors import BadInput, SchedulerError
-from protocol.schedule import Schedule
+from protocol.merging.schedule import Schedule
 from protocol.scheduler import SchedulerRun
-from protocol.trace import NS_PER_S, RequestTrace, seconds_to_ns
+from protocol.workload.trace import NS_PER_S, RequestTrace, seconds_to_ns
 
 if TYPE_CHECKING:
-    from protocol.corridor import Corridor
-    from protocol.sidecar import LoadedSidecar
-    from protocol.slo import Slo
+    from protocol.merging.corridor import Corridor
+    from protocol.replay.sidecar import LoadedSidecar
+    from protocol.workload.slo import Slo
 
 Stamp = Literal["start", "end"]
 _ENDS = ("coordinator_stop", "coordinator_end")

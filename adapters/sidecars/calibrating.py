@@ -19,11 +19,21 @@ from adapters.sidecars.fitting import fit, simulate
 from adapters.sidecars.real import RealSidecar
 from adapters.sidecars.simulated import Calibration, SidecarModel
 from protocol import seeds
-from protocol.calibration import IDLE, ON_OFF, SCHEMA, SCHEMA_VERSION, SWEEP, Observed, p95_ms, rates, summary
+from protocol.calibration.store import (
+    IDLE,
+    ON_OFF,
+    SCHEMA,
+    SCHEMA_VERSION,
+    SWEEP,
+    Observed,
+    p95_ms,
+    rates,
+    summary,
+)
 from protocol.errors import BadInput, SidecarError
-from protocol.measurements import SERVED
-from protocol.schedule import Schedule
-from protocol.trace import NS_PER_S, RequestTrace, seconds_to_ns
+from protocol.merging.schedule import Schedule
+from protocol.replay.measurements import SERVED
+from protocol.workload.trace import NS_PER_S, RequestTrace, seconds_to_ns
 
 MODERATE, NEAR_KNEE = "moderate", "near the knee"
 #: The knee is the highest swept rate whose p95 is at most this many times the lowest rate's; the loads are its shares.

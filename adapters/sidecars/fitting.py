@@ -17,9 +17,9 @@ from scipy import optimize, stats
 
 from adapters.sidecars.simulated import SidecarModel, SimulatedSidecar
 from protocol import seeds
-from protocol.calibration import Observed, read, read_runs, summary
+from protocol.calibration.store import Observed, read, read_runs, summary
 from protocol.errors import BadInput
-from protocol.measurements import SERVED, Measurements
+from protocol.replay.measurements import SERVED, Measurements
 
 #: Fitted parameters, all by their logarithms, and where the search begins.
 START = {

@@ -16,13 +16,13 @@ from adapters.sidecars.metrics import Gauges, read_gauges
 from adapters.sidecars.openai import Deadlines, Row, Run, Target, replay_open_loop, run_of, that_serves, until
 from adapters.sidecars.real import ran, urgent
 from protocol.errors import BadInput
-from protocol.live import Decision, Scrape, Served
-from protocol.replays import MERGE_WITHIN_NS
-from protocol.rollout import ControlLoop, ask
-from protocol.schedule import Schedule
+from protocol.evidence.live import Decision, Scrape, Served
+from protocol.merging.schedule import Schedule
+from protocol.placement.rollout import ControlLoop, ask
+from protocol.replay.replay import MERGE_WITHIN_NS
+from protocol.replay.sidecar import ServingState
 from protocol.scheduler import SchedulerRun
-from protocol.sidecar import ServingState
-from protocol.trace import NS_PER_S, RequestTrace, Workload
+from protocol.workload.trace import NS_PER_S, RequestTrace, Workload
 
 #: Span over which latencies and the serving pressure are averaged, as `Observation` says.
 RECENT_NS = 5 * NS_PER_S

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from adapters.sidecars.sse import Completion, Events
 from protocol.errors import ProtocolError, SidecarError
-from protocol.measurements import FAILED, REFUSED, SERVED, Measurements, exposure_ns
-from protocol.replays import SENT_SHARE, SENT_WITHIN_NS
-from protocol.schedule import Schedule
-from protocol.trace import NS_PER_S, RequestTrace, frozen
+from protocol.merging.schedule import Schedule
+from protocol.replay.measurements import FAILED, REFUSED, SERVED, Measurements, exposure_ns
+from protocol.replay.replay import SENT_SHARE, SENT_WITHIN_NS
+from protocol.workload.trace import NS_PER_S, RequestTrace, frozen
 
 #: Statuses by which a server turns a request away rather than failing on it.
 _REFUSALS = {429, 503}

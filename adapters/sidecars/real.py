@@ -12,8 +12,8 @@ import numpy as np
 from adapters.merge_loads.runner import Executed, MergeLoad, running
 from adapters.sidecars.openai import Deadlines, Run, Target, replay
 from protocol.errors import BadInput
-from protocol.schedule import Schedule
-from protocol.trace import RequestTrace
+from protocol.merging.schedule import Schedule
+from protocol.workload.trace import RequestTrace
 
 _CLIENT_PRIORITY = -10
 

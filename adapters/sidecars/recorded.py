@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 
 from adapters.published import parsing
 from adapters.published.registry import FORMATS, recognise
+from protocol.audit.imported import Support
 from protocol.errors import BadInput, SidecarError
 from protocol.files import sha256
-from protocol.measurements import Measurements, exposure_ns
-from protocol.published import Support
-from protocol.schedule import Schedule
-from protocol.trace import RequestTrace
+from protocol.merging.schedule import Schedule
+from protocol.replay.measurements import Measurements, exposure_ns
+from protocol.workload.trace import RequestTrace
 
 #: What this project's own files support: everything that the measurement had.
 OWN = Support("this project's Parquet", "per-request", "nanoseconds since the trace began", "ns", "scheduled", {})

@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adapters.sidecars import kernel
-from protocol.calibration import FILE, read
+from protocol.calibration.store import FILE, read
 from protocol.errors import BadInput
-from protocol.measurements import REFUSED, SERVED, Measurements, exposure_ns
-from protocol.schedule import Schedule
-from protocol.sidecar import ServingState
-from protocol.slo import Slo
-from protocol.trace import NS_PER_S, RequestTrace
+from protocol.merging.schedule import Schedule
+from protocol.replay.measurements import REFUSED, SERVED, Measurements, exposure_ns
+from protocol.replay.sidecar import ServingState
+from protocol.workload.slo import Slo
+from protocol.workload.trace import NS_PER_S, RequestTrace
 
 PS_PER_S = 1_000_000_000_000
 UNCALIBRATED = "uncalibrated"
@@ -328,7 +328,7 @@ class LoadedSimulation:
 
 
 class SimulatedSession:
-    """A replay in progress (see `protocol.sidecar.Session`).  Raises BadInput on a merge in the past.
+    """A replay in progress (see `protocol.replay.sidecar.Session`).  Raises BadInput on a merge in the past.
 
     In `observe`, queued requests are those that no iteration begun before `now_ns` has admitted; in flight
     are those that have arrived and whose last token has not been made, queued ones included; completed and

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.peers import OWN
-from protocol.regime import APERIODIC, BUSY, CONSTANT, PERIODIC, WAVE, Arrivals, Lengths, Pressure, Regime
-from protocol.trace import NS_PER_S, RequestTrace, StepFunction, Workload, seconds_to_ns
+from protocol.merging.peers.schedules import OWN
+from protocol.regimes.regime import APERIODIC, BUSY, CONSTANT, PERIODIC, WAVE, Arrivals, Lengths, Pressure, Regime
+from protocol.workload.trace import NS_PER_S, RequestTrace, StepFunction, Workload, seconds_to_ns
 
 #: Edges of a wave signal, as often as the published telemetry file was rewritten.
 _WAVE_STEP_S = 5.0

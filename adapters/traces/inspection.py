@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from adapters.traces.report import ReadingReport
-from protocol.trace import NS_PER_S, RequestTrace
-from protocol.trace_stats import counts, dispersion, ewma_forecast
+from protocol.workload.trace import NS_PER_S, RequestTrace
+from protocol.workload.trace_stats import counts, dispersion, ewma_forecast
 
 DISPERSION_BINS_S = (1.0, 10.0, 60.0)
 #: As long as the published merge: the load that a merge meets, and the one before it.

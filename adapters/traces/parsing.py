@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from protocol.trace import NS_PER_S
+from protocol.workload.trace import NS_PER_S
 
 #: Nanoseconds per unit of time.
 UNITS = {"s": NS_PER_S, "ms": 10**6, "us": 10**3, "ns": 1}

@@ -22,7 +22,7 @@ from adapters.traces.tables import Rows, row_error, rows_of
 from adapters.traces.windows import Cut, cut, windows
 from protocol import registry
 from protocol.errors import BadInput, ProtocolError
-from protocol.trace import NS_PER_S, RequestTrace
+from protocol.workload.trace import NS_PER_S, RequestTrace
 
 __all__ = [
     "AZURE", "BURSTGPT", "GENERIC", "MOONCAKE", "VIDUR", "Cut", "ReadingReport", "Sample", "TraceReader",

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.errors import BadInput
-from protocol.trace import NS_PER_S
+from protocol.workload.trace import NS_PER_S
 
 #: Times from here on (1973 in seconds since 1970, or three years of relative time) are read as epoch times.
 EPOCH_FROM_NS = 10**8 * NS_PER_S

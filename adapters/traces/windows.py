@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from protocol.errors import BadInput
-from protocol.trace import NS_PER_S, RequestTrace, seconds_to_ns
+from protocol.workload.trace import NS_PER_S, RequestTrace, seconds_to_ns
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from adapters.traces.generators import workload
 from protocol import seeds
-from protocol.regime import Regime
-from protocol.trace import RequestTrace, StepFunction, Workload
+from protocol.regimes.regime import Regime
+from protocol.workload.trace import RequestTrace, StepFunction, Workload
 
 
 @dataclass(frozen=True)

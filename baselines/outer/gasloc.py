@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from protocol.errors import BadInput
-from protocol.topology import Form
+from protocol.merging.peers.topology import Form
 
 
 class Gasloc:

@@ -13,11 +13,11 @@ import typer
 from rich.console import Console
 
 from adapters.published.registry import Reading, read
-from protocol.audit import audit, finite, summary
+from protocol.audit.imported import Imported
+from protocol.audit.judge import audit, finite, summary
 from protocol.files import canonical_json, write_text
-from protocol.measurements import SERVED, Measurements
-from protocol.published import Imported
-from protocol.slo import Slo
+from protocol.replay.measurements import SERVED, Measurements
+from protocol.workload.slo import Slo
 from reports import audit as pages
 
 #: Fewest served requests for which a p95 is shown: ten of them lie above it.

@@ -17,13 +17,13 @@ from adapters.sidecars.openai import Target, that_serves
 from adapters.sidecars.probing import base_of, model_at
 from adapters.sidecars.real import RealSidecar
 from adapters.sidecars.simulated import SidecarModel
-from protocol import calibration as calibrations
-from protocol.calibration import Observed
+from protocol.calibration import store as calibrations
+from protocol.calibration.store import Observed
+from protocol.certificate.verify import CERTIFICATE
 from protocol.errors import BadInput, Interrupted
+from protocol.evidence.partial import locked
 from protocol.files import canonical_json, write_text
 from protocol.gates.transfer import transfer_gate
-from protocol.verify import CERTIFICATE
-from protocol.workplace import locked
 
 
 def register(app: typer.Typer) -> None:

@@ -14,14 +14,17 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from protocol import campaign, evidence, files, preregistration, signature
-from protocol.certificate import assess
+from protocol import files
+from protocol.campaign import arms as campaign
+from protocol.certificate import preregistration, signature
+from protocol.certificate.assess import assess
+from protocol.certificate.verify import CERTIFICATE
 from protocol.cli import learning, real
 from protocol.cli.pages import write_folder, write_pages
 from protocol.cli.settings import SLACK, Asked, asked, calibrations_of, contender_opener, outputs, settings_for
 from protocol.errors import BadInput, Interrupted
-from protocol.verify import CERTIFICATE
-from protocol.workplace import Partial, locked
+from protocol.evidence import store as evidence
+from protocol.evidence.partial import Partial, locked
 from reports import terminal
 
 #: Default draws a seed, and the most that `--draws auto` makes.

@@ -11,9 +11,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from protocol.compare import compare, paired
+from protocol.certificate.compare import compare, paired
+from protocol.certificate.verify import RAW, read_certificate, verify
 from protocol.errors import BadInput
-from protocol.verify import RAW, read_certificate, verify
 from reports.format import interval, p_text, p_value, pp
 
 

@@ -13,14 +13,14 @@ import joblib
 
 from adapters.learners.measured import MeasuredLearner
 from baselines import outer
-from protocol import evidence as raw
 from protocol import files, seeds
 from protocol.cli.train_grid import LOCAL
-from protocol.communication import Round
 from protocol.errors import BadInput
-from protocol.evidence import SeedEvidence
-from protocol.trainable import ARMS, rounds_of
-from protocol.trained import Trained
+from protocol.evidence import store as raw
+from protocol.evidence.store import SeedEvidence
+from protocol.evidence.trained import Trained
+from protocol.merging.peers.communication import Round
+from protocol.training.rounds import ARMS, rounds_of
 
 if TYPE_CHECKING:
     from adapters.learners.corpus import Corpus

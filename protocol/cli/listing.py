@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from protocol import registry
-from protocol.regime import Regime
+from protocol.regimes.regime import Regime
 
 
 def register(app: typer.Typer) -> None:

@@ -24,23 +24,24 @@ from adapters.sidecars.openai import Target, http_library
 from adapters.sidecars.probing import base_of, model_at
 from adapters.sidecars.simulated import SidecarModel
 from adapters.traces.worlds import GeneratedWorlds
-from protocol import calibration as calibrations
-from protocol import files, live
-from protocol.certificate import versions
+from protocol import files
+from protocol.calibration import store as calibrations
+from protocol.campaign.session import SessionPlan, run_session
+from protocol.certificate.assess import versions
+from protocol.certificate.live_certificate import assess
+from protocol.certificate.verify import CERTIFICATE
 from protocol.cli import learning
 from protocol.cli.certify import EXIT
 from protocol.cli.pages import REPORT, write_folder, write_live_pages
 from protocol.cli.settings import describe_contender, outputs, sound
 from protocol.errors import BadInput, Interrupted
-from protocol.learner import Learner
-from protocol.live import ARMS, Session
-from protocol.live_certificate import assess
-from protocol.regime import Regime
-from protocol.session import SessionPlan, run_session
-from protocol.slo import Slo
-from protocol.trace import seconds_to_ns
-from protocol.verify import CERTIFICATE
-from protocol.workplace import locked
+from protocol.evidence import live
+from protocol.evidence.live import ARMS, Session
+from protocol.evidence.partial import locked
+from protocol.regimes.regime import Regime
+from protocol.workload.learner import Learner
+from protocol.workload.slo import Slo
+from protocol.workload.trace import seconds_to_ns
 from reports import terminal
 
 #: Most of a segment that is left to the aftermath of its last merge.

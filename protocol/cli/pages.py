@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from protocol import calibration, files, real, signature
-from protocol.evidence import ASKED, SeedEvidence
-from protocol.slo import Slo
-from protocol.verify import CERTIFICATE, RAW
+from protocol import files
+from protocol.calibration import store as calibration
+from protocol.campaign import real
+from protocol.certificate import signature
+from protocol.certificate.verify import CERTIFICATE, RAW
+from protocol.evidence.store import ASKED, SeedEvidence
+from protocol.workload.slo import Slo
 from reports import figures, html, tables
 from reports.live import write_live_report
 

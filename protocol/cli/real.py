@@ -16,18 +16,21 @@ from adapters.sidecars import identity
 from adapters.sidecars.openai import Target, that_serves
 from adapters.sidecars.probing import address_of, base_of, model_at, models_of
 from adapters.sidecars.real import RealSidecar
-from protocol import calibration, campaign, real, seeds
-from protocol.campaign import Plan, Setting
+from protocol import seeds
+from protocol.calibration import store as calibration
+from protocol.campaign import arms as campaign
+from protocol.campaign import real
+from protocol.campaign.arms import Plan, Setting
 from protocol.errors import BadInput, ProtocolError, SidecarError
-from protocol.evidence import SeedEvidence
+from protocol.evidence.partial import Partial
+from protocol.evidence.store import SeedEvidence
 from protocol.gates.envelope import measure
 from protocol.gates.integrity import integrity_gate
-from protocol.replays import Observed, Replayed
-from protocol.schedule import Schedule
+from protocol.merging.schedule import Schedule
+from protocol.replay.replay import Observed, Replayed
 from protocol.stats import power
 from protocol.stats.envelope import MIN_DRAWS, MIN_SEEDS
-from protocol.trace import NS_PER_S, RequestTrace
-from protocol.workplace import Partial
+from protocol.workload.trace import NS_PER_S, RequestTrace
 
 #: Draws a seed where neither --draws nor a budget says otherwise: each is a replay in real time.
 DRAWS = 9

@@ -14,10 +14,11 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from adapters.traces.worlds import GeneratedWorlds
-from protocol import files, selftest
-from protocol.campaign import Setting, Worlds
+from protocol import files
+from protocol.campaign.arms import Setting, Worlds
 from protocol.cli.settings import PUBLISHED, setting_of
-from protocol.regime import Regime
+from protocol.regimes.regime import Regime
+from protocol.selftest import families as selftest
 
 #: Simulated selftests run this much of each regime: a few merges a seed, through the same code.
 HORIZON_S = 150.0

@@ -19,16 +19,17 @@ from adapters.sidecars.simulated import SidecarModel, SimulatedSidecar, shipped_
 from adapters.traces.readers import read_trace
 from adapters.traces.windows import cut
 from adapters.traces.worlds import GeneratedWorlds, RecordedWorlds
-from protocol import calibration, seeds
-from protocol.campaign import Contender, Plan, Setting, Worlds
-from protocol.certificate import versions
+from protocol import seeds
+from protocol.calibration import store as calibration
+from protocol.campaign.arms import Contender, Plan, Setting, Worlds
+from protocol.certificate.assess import versions
 from protocol.cli.learning import Attached
 from protocol.errors import BadInput
-from protocol.measurements import SERVED
-from protocol.regime import Regime
-from protocol.schedule import Schedule
-from protocol.slo import Slo
-from protocol.trace import NS_PER_S, RequestTrace
+from protocol.merging.schedule import Schedule
+from protocol.regimes.regime import Regime
+from protocol.replay.measurements import SERVED
+from protocol.workload.slo import Slo
+from protocol.workload.trace import NS_PER_S, RequestTrace
 
 #: The five regimes of the papers, in the order in which they are reported.
 PUBLISHED = ("ordinary", "high-pressure", "sync-heavy-steady", "bursty-periodic", "bursty-aperiodic")

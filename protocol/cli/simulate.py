@@ -11,10 +11,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from protocol import campaign, files
+from protocol import files
+from protocol.campaign import arms as campaign
 from protocol.cli.settings import contender_opener, settings_for
-from protocol.measurements import FULLY, PARTLY
-from protocol.schedule import Schedule
+from protocol.merging.schedule import Schedule
+from protocol.replay.measurements import FULLY, PARTLY
 from reports import figures
 
 

@@ -26,8 +26,8 @@ from protocol import files
 from protocol.cli import train_grid as grid
 from protocol.cli.train_measure import acceleration_rows, contraction_rows, momentum_rows, transfer_rows
 from protocol.errors import BadInput
-from protocol.topology import Topology, UnstableMixing, warn_if_unstable
-from protocol.training import Curve, loss_difference, time_ratio
+from protocol.merging.peers.topology import Topology, UnstableMixing, warn_if_unstable
+from protocol.training.curves import Curve, loss_difference, time_ratio
 from reports import figures
 from reports import training as report
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from adapters.learners.corpus import Corpus
     from adapters.learners.islands import Recipe
 
-#: Differences and ratios that are printed: first, second (both with their H); see `protocol.training`.
+#: Differences and ratios that are printed: first, second (both with their H); see `protocol.training.curves`.
 LOSSES = (
     (("GASLoC 2-peer", 30), ("DiLoCo", 30)), (("GASLoC 1-peer", 30), ("DiLoCo", 30)),
     (("Local-DAdam 2-peer", 30), ("DiLoCo", 30)), (("Local-DAdam 1-peer", 30), ("DiLoCo", 30)),

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from baselines import outer
-from protocol.communication import Network, Round, plan_rounds
+from protocol.merging.peers.communication import Network, Round, plan_rounds
+from protocol.merging.peers.topology import Form, Kind, Topology
 from protocol.seeds import generator
-from protocol.topology import Form, Kind, Topology
-from protocol.trace import NS_PER_S
-from protocol.training import Curve
+from protocol.training.curves import Curve
+from protocol.workload.trace import NS_PER_S
 
 if TYPE_CHECKING:
     from adapters.learners.corpus import Corpus

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from protocol.merging.peers.topology import Form, Kind, Topology, measured_contraction, measured_disagreement
 from protocol.seeds import generator
-from protocol.topology import Form, Kind, Topology, measured_contraction, measured_disagreement
 
 Row = dict[str, Any]
 

@@ -11,13 +11,17 @@ import typer
 from rich.console import Console
 
 from adapters.sidecars.fitting import check_simulated
-from protocol import calibration, campaign, evidence, files, signature
-from protocol.certificate import versions
+from protocol import files
+from protocol.calibration import store as calibration
+from protocol.campaign import arms as campaign
+from protocol.certificate import signature
+from protocol.certificate.assess import versions
+from protocol.certificate.verify import CERTIFICATE, LIVE, RAW, STANDARD, differences, read_certificate, verify
 from protocol.cli import learning
 from protocol.cli.pages import differing_pages, write_live_pages, write_pages
 from protocol.cli.settings import asked, outputs, settings_for
 from protocol.errors import BadInput
-from protocol.verify import CERTIFICATE, LIVE, RAW, STANDARD, differences, read_certificate, verify
+from protocol.evidence import store as evidence
 
 
 def register(app: typer.Typer) -> None:

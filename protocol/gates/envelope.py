@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol import seeds
-from protocol.corridor import Corridor
-from protocol.evidence import (
+from protocol.evidence.store import (
     CROSSED,
     NO_SYNC,
     OPTIMUM,
@@ -24,11 +23,12 @@ from protocol.evidence import (
     SeedEvidence,
 )
 from protocol.gates.result import Check, GateResult
+from protocol.merging.corridor import Corridor
 from protocol.stats.envelope import Envelope, envelope
 from protocol.stats.randomization import crossed
 from protocol.stats.result import Interval, TestOutcome
 from protocol.stats.sequential import SequentialOutcome, StoppingRule, besag_clifford
-from protocol.trace import NS_PER_S
+from protocol.workload.trace import NS_PER_S
 
 #: Level of the stopping rule of sequential draws; certificates at a smaller alpha are stricter still.
 SEQUENTIAL_ALPHA = 0.05

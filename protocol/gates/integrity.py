@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from protocol.corridor import Corridor
-from protocol.evidence import NO_SYNC, POLICY, UNIFORM, SeedEvidence
+from protocol.evidence.store import NO_SYNC, POLICY, UNIFORM, SeedEvidence
 from protocol.gates.peers import budget_check, corridor_check
 from protocol.gates.result import Check, GateResult
-from protocol.measurements import FAILED, REFUSED, SERVED
-from protocol.peers import Peers
+from protocol.merging.corridor import Corridor
+from protocol.merging.peers.schedules import Peers
+from protocol.replay.measurements import FAILED, REFUSED, SERVED
 
 
 def integrity_gate(

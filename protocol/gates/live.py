@@ -10,20 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from protocol.calibration import p95_ms
-from protocol.corridor import Corridor
+from protocol.calibration.store import p95_ms
+from protocol.evidence.live import AFTER, ARMS, BEFORE, CONTROL, POLICY, Segment, Session
 from protocol.gates.result import Check, GateResult
 from protocol.gates.transfer import transfer_gate
-from protocol.live import AFTER, ARMS, BEFORE, CONTROL, POLICY, Segment, Session
-from protocol.measurements import SERVED
-from protocol.replays import MERGE_WITHIN_NS, SENT_SHARE, SENT_WITHIN_NS
-from protocol.slo import Slo
+from protocol.merging.corridor import Corridor
+from protocol.replay.measurements import SERVED
+from protocol.replay.replay import MERGE_WITHIN_NS, SENT_SHARE, SENT_WITHIN_NS
 from protocol.stats.envelope import MIN_SEEDS, detectable_gain, t_interval
 from protocol.stats.equivalence import tost_rates
 from protocol.stats.randomization import sign_flip
 from protocol.stats.ratios import MIN_REQUESTS
 from protocol.stats.result import RTOL, TestOutcome, undecidable
-from protocol.trace import NS_PER_S
+from protocol.workload.slo import Slo
+from protocol.workload.trace import NS_PER_S
 
 Block = Mapping[str, Segment]
 

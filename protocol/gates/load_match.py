@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from protocol.evidence import NO_SYNC, POLICY, SeedEvidence
+from protocol.evidence.store import NO_SYNC, POLICY, SeedEvidence
 from protocol.gates.result import Check, GateResult
-from protocol.measurements import SERVED
-from protocol.slo import Slo
+from protocol.replay.measurements import SERVED
+from protocol.workload.slo import Slo
 
 
 def load_match_gate(evidence: Sequence[SeedEvidence], slo: Slo, index: int) -> GateResult:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
-from protocol.evidence import POLICY, UNIFORM, SeedEvidence
+from protocol.evidence.store import POLICY, UNIFORM, SeedEvidence
 from protocol.gates.result import Check, Status
 
 NAME = "validation loss"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from protocol.evidence import PARTNERS, POLICY, TIMING, UNIFORM, Placements, SeedEvidence
+from protocol.evidence.store import PARTNERS, POLICY, TIMING, UNIFORM, Placements, SeedEvidence
 from protocol.gates.result import Check, GateResult
-from protocol.peers import Peers, PeerSchedule
+from protocol.merging.peers.schedules import Peers, PeerSchedule
 
 #: What must be equal, island by island, and how a difference is called.
 _KEPT = {"merges": "merges", "busy_ns": "busy ns", "bytes": "bytes", "inner_steps": "inner steps"}

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from protocol.corridor import Corridor
-from protocol.evidence import POLICY, UNIFORM, SeedEvidence
+from protocol.evidence.store import POLICY, UNIFORM, SeedEvidence
 from protocol.gates.result import Check, GateResult
+from protocol.merging.corridor import Corridor
 
 
 def progress_gate(evidence: Sequence[SeedEvidence], corridor: Corridor, tokens_per_step: int) -> GateResult:

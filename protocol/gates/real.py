@@ -9,18 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from protocol import real
-from protocol.corridor import Corridor
-from protocol.evidence import NO_SYNC, POLICY, UNIFORM, SeedEvidence
+from protocol.campaign import real
+from protocol.evidence.store import NO_SYNC, POLICY, UNIFORM, SeedEvidence
 from protocol.gates.load_match import load_match_gate
 from protocol.gates.result import Check, GateResult, Status
 from protocol.gates.transfer import MIN_RATIO, transfer_gate
-from protocol.measurements import FAILED, REFUSED, SERVED, Measurements
-from protocol.replays import MERGE_WITHIN_NS, NO_SYNC_AGAIN, SENT_SHARE, SENT_WITHIN_NS, Replayed
-from protocol.slo import Slo
+from protocol.merging.corridor import Corridor
+from protocol.replay.measurements import FAILED, REFUSED, SERVED, Measurements
+from protocol.replay.replay import MERGE_WITHIN_NS, NO_SYNC_AGAIN, SENT_SHARE, SENT_WITHIN_NS, Replayed
 from protocol.stats.equivalence import rate_limit, tost_paired
 from protocol.stats.ratios import transfer_ratio
-from protocol.trace import NS_PER_S
+from protocol.workload.slo import Slo
+from protocol.workload.trace import NS_PER_S
 
 #: Margin in pp of the A/A comparison when the declared minimum effect is 0; otherwise it is half of that effect.
 AA_MARGIN_PP = 1.0

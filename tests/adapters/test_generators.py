@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from adapters.traces.generators import Spells, arrivals_s, lengths, signal, spells, workload
-from protocol.regime import Arrivals, Lengths, Pressure, Regime
+from protocol.regimes.regime import Arrivals, Lengths, Pressure, Regime
 from protocol.seeds import generator
 
 NAMES = Regime.names()

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines import outer
-from protocol import topology as tp
 from protocol.errors import BadInput
+from protocol.merging.peers import topology as tp
 
 N, P = 6, 5
 

@@ -13,10 +13,10 @@ from adapters.schedulers import open_scheduler
 from adapters.sidecars.simulated import SidecarModel, SimulatedSidecar
 from adapters.traces.generators import workload
 from baselines.peers import AllIslands, QuietPairs, RandomPairs
-from protocol.peer_rollout import peer_rollout
-from protocol.peers import PeerSchedule
-from protocol.regime import Regime
-from protocol.schedule import Schedule
+from protocol.merging.peers.schedules import PeerSchedule
+from protocol.merging.schedule import Schedule
+from protocol.placement.peer_rollout import peer_rollout
+from protocol.regimes.regime import Regime
 from protocol.scheduler import Decision, Observation
 
 REGIME = Regime.load("islands-offset")

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from baselines.calibrated_offline import CalibratedOffline, greedy
 from baselines.optimum import Optimum
-from protocol.corridor import Corridor
-from protocol.slo import Slo
-from protocol.trace import NS_PER_S, RequestTrace
+from protocol.merging.corridor import Corridor
+from protocol.workload.slo import Slo
+from protocol.workload.trace import NS_PER_S, RequestTrace
 
 CORRIDOR = Corridor(128, 512, 8, 73_500_000, 8 * NS_PER_S, 600 * NS_PER_S)
 SLO = Slo.parse("e2e<=1s")

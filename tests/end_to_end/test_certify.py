@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import Protocol, refused
 
-from protocol.evidence import ASKED, TABLES
+from protocol.evidence.store import ASKED, TABLES
 
 QUICK = ("--draws", "39", "--jobs", "1")
 
@@ -215,7 +215,7 @@ def test_an_interrupted_run_says_what_is_kept(
 
 
 def test_two_runs_do_not_share_a_folder(inside: Protocol, small: Path, aware: Path, tmp_path: Path) -> None:
-    from protocol.workplace import locked
+    from protocol.evidence.partial import locked
 
     with locked(tmp_path / "out"):
         refused(inside("certify", aware, "--regime", small, "--out", tmp_path / "out", *QUICK), "another run")

@@ -15,7 +15,6 @@ from conftest import SMALL_REGIME, Protocol
 
 pytest.importorskip("aiohttp", reason="real sidecars need aiohttp")
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "adapters" / "sidecars"))
 from fault_server import FaultServer, serving
 
 from adapters.sidecars.probing import base_of, model_at
@@ -24,7 +23,7 @@ from protocol.cli import real
 from protocol.cli.main import build
 from protocol.cli.settings import settings_for
 from protocol.errors import ProtocolError
-from protocol.replays import read
+from protocol.replay.replay import read
 
 #: A second of merges of 0.1 s, every 0.16 to 0.48 s.
 TINY = (

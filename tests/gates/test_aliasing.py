@@ -13,12 +13,13 @@ import pytest
 
 from adapters.sidecars.simulated import SimulatedSidecar
 from adapters.traces.generators import workload
-from protocol import seeds, selftest
-from protocol.campaign import Setting
+from protocol import seeds
+from protocol.campaign.arms import Setting
 from protocol.cli.settings import PUBLISHED, setting_of
-from protocol.regime import Regime
-from protocol.selftest import Size
-from protocol.trace import NS_PER_S, RequestTrace, Workload
+from protocol.regimes.regime import Regime
+from protocol.selftest import families as selftest
+from protocol.selftest.families import Size
+from protocol.workload.trace import NS_PER_S, RequestTrace, Workload
 
 SIZE = Size(null=1, power=1, seeds=12, simulated_draws=99)
 

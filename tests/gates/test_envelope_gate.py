@@ -10,7 +10,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import CORRIDOR, busy, changed, coin, quiet, ran
 
-from protocol.evidence import CROSSED, NO_SYNC, OPTIMUM, PERMUTED, POLICY, SHIFTED, UNIFORM, Placements, SeedEvidence
+from protocol.evidence.store import (
+    CROSSED,
+    NO_SYNC,
+    OPTIMUM,
+    PERMUTED,
+    POLICY,
+    SHIFTED,
+    UNIFORM,
+    Placements,
+    SeedEvidence,
+)
 from protocol.files import canonical_json
 from protocol.gates.envelope import Measured, envelope_gate, measure
 from protocol.gates.result import GateResult

@@ -23,15 +23,15 @@ from strategies import (
     setting,
 )
 
-from protocol import campaign
-from protocol.corridor import Corridor
-from protocol.evidence import NO_SYNC, POLICY, UNIFORM, Placements, Probe, SeedEvidence
+from protocol.campaign import arms as campaign
+from protocol.evidence.store import NO_SYNC, POLICY, UNIFORM, Placements, Probe, SeedEvidence
 from protocol.gates.integrity import integrity_gate
 from protocol.gates.result import Check, GateResult, worst
-from protocol.measurements import FAILED, REFUSED, Measurements
-from protocol.schedule import Schedule
+from protocol.merging.corridor import Corridor
+from protocol.merging.schedule import Schedule
+from protocol.replay.measurements import FAILED, REFUSED, Measurements
 from protocol.scheduler import Observation
-from protocol.trace import RequestTrace
+from protocol.workload.trace import RequestTrace
 
 
 def judged(found: list[SeedEvidence], planner: bool = False, corridor: Corridor = CORRIDOR) -> dict[str, Check]:

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from strategies import S
 
-from protocol import live
-from protocol.corridor import Corridor
+from protocol.certificate.live_certificate import assess, head_of
 from protocol.errors import BadInput
+from protocol.evidence import live
+from protocol.evidence.live import AFTER, ARMS, BEFORE, CONTROL, POLICY, Decision, Scrape, Segment, Served, Session
 from protocol.gates import live as gates
-from protocol.live import AFTER, ARMS, BEFORE, CONTROL, POLICY, Decision, Scrape, Segment, Served, Session
-from protocol.live_certificate import assess, head_of
-from protocol.measurements import SERVED, Measurements
-from protocol.slo import Slo
+from protocol.merging.corridor import Corridor
+from protocol.replay.measurements import SERVED, Measurements
+from protocol.workload.slo import Slo
 
 MS = 1_000_000
 CORRIDOR = Corridor(h_min=40, h_max=160, decision_steps=8, step_ns=50 * MS, merge_ns=3 * S, horizon_ns=27 * S)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from strategies import MS, changed, ran
 
-from protocol.evidence import NO_SYNC, POLICY, Placements, SeedEvidence
+from protocol.evidence.store import NO_SYNC, POLICY, Placements, SeedEvidence
 from protocol.gates.load_match import load_match_gate
 from protocol.gates.result import Check
-from protocol.measurements import FAILED, Measurements
-from protocol.slo import Slo
+from protocol.replay.measurements import FAILED, Measurements
+from protocol.workload.slo import Slo
 
 SLO = Slo(e2e_ns=1000 * MS)
 

@@ -14,14 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 from strategies import FunctionSource, changed, head_for, quiet, ran, setting, write_folder
 
-from protocol import evidence, files
-from protocol.certificate import assess
+from protocol import files
+from protocol.certificate.assess import assess
+from protocol.certificate.verify import CERTIFICATE, RAW, verify
 from protocol.errors import BadInput
-from protocol.evidence import POLICY, UNIFORM, SeedEvidence
+from protocol.evidence import store as evidence
+from protocol.evidence.store import POLICY, UNIFORM, SeedEvidence
+from protocol.evidence.trained import TRAINED, Trained
 from protocol.gates.loss import loss_check
 from protocol.gates.result import Check
-from protocol.trained import TRAINED, Trained
-from protocol.verify import CERTIFICATE, RAW, verify
 
 
 def runs(seed: int, policy: float, control: float = 2.0, tokens: int = 6400) -> dict[str, Trained]:

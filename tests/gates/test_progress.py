@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from strategies import CORRIDOR, LEARNER, S, changed, ran
 
-from protocol.evidence import POLICY, UNIFORM, Placements, SeedEvidence
+from protocol.evidence.store import POLICY, UNIFORM, Placements, SeedEvidence
 from protocol.gates.progress import progress_gate
 from protocol.gates.result import GateResult
 

@@ -12,16 +12,16 @@ import pytest
 from strategies import CORRIDOR, MS, SLOS, FunctionSource, S, ToyLoaded, busy, changed, head_for, quiet, ran, setting
 from strategies import write_folder as write_certificate
 
-from protocol import evidence as raw
-from protocol import real
-from protocol.certificate import assess
-from protocol.evidence import NO_SYNC, POLICY, UNIFORM, SeedEvidence
-from protocol.measurements import REFUSED, Measurements, exposure_ns
-from protocol.replays import NO_SYNC_AGAIN, Observed, Replayed
-from protocol.schedule import Schedule
-from protocol.slo import Slo
-from protocol.trace import RequestTrace
-from protocol.verify import verify
+from protocol.campaign import real
+from protocol.certificate.assess import assess
+from protocol.certificate.verify import verify
+from protocol.evidence import store as raw
+from protocol.evidence.store import NO_SYNC, POLICY, UNIFORM, SeedEvidence
+from protocol.merging.schedule import Schedule
+from protocol.replay.measurements import REFUSED, Measurements, exposure_ns
+from protocol.replay.replay import NO_SYNC_AGAIN, Observed, Replayed
+from protocol.workload.slo import Slo
+from protocol.workload.trace import RequestTrace
 
 DRAWS = 19
 NOTHING = np.empty((0, 2), np.int64)

@@ -15,15 +15,15 @@ from strategies import FunctionSource, changed, described, plan_of, ran, setting
 from test_measured import TABLE
 from test_peer_certificate import P, coin, evidence_of, head_of
 
-from protocol import campaign
+from protocol.campaign import arms as campaign
 from protocol.cli import learning
 from protocol.cli.settings import settings_for
-from protocol.communication import coarser, rounds_of_schedule
 from protocol.errors import BadInput
-from protocol.evidence import POLICY, UNIFORM, SeedEvidence
-from protocol.schedule import Schedule
+from protocol.evidence.store import POLICY, UNIFORM, SeedEvidence
+from protocol.evidence.trained import Trained
+from protocol.merging.peers.communication import coarser, rounds_of_schedule
+from protocol.merging.schedule import Schedule
 from protocol.scheduler import Decision, Observation
-from protocol.trained import Trained
 
 
 def curve(tmp_path: Path, text: str = TABLE, scale: int | None = None) -> learning.Attached:

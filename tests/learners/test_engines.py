@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from baselines import outer
-from protocol import topology as tp
-from protocol.communication import Network, Round, plan_rounds, rounds_of_schedule
 from protocol.errors import BadInput, ProtocolError
-from protocol.schedule import Schedule
-from protocol.topology import Topology
+from protocol.merging.peers import topology as tp
+from protocol.merging.peers.communication import Network, Round, plan_rounds, rounds_of_schedule
+from protocol.merging.peers.topology import Topology
+from protocol.merging.schedule import Schedule
 
 pytestmark = pytest.mark.usefixtures("torch")
 

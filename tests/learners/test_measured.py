@@ -8,7 +8,7 @@ import pytest
 
 from adapters.learners.measured import MeasuredLearner
 from protocol.errors import BadInput
-from protocol.learner import Learner
+from protocol.workload.learner import Learner
 
 TABLE = """method,h,islands,seed,step,tokens,train_loss,loss
 DiLoCo,30,4,0,30,15360,3.0,2.9

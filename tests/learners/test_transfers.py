@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from adapters.learners import transfers
-from protocol.communication import Network
 from protocol.errors import ProtocolError
-from protocol.topology import averaging, complete
+from protocol.merging.peers.communication import Network
+from protocol.merging.peers.topology import averaging, complete
 
 
 @pytest.mark.parametrize(

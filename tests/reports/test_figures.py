@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from sample_certificate import HOSTILE, N_REQUESTS, build, measurements
 
-from protocol.evidence import NO_SYNC, OPTIMUM, POLICY, UNIFORM
-from protocol.measurements import FAILED, Measurements
-from protocol.schedule import Schedule
-from protocol.slo import Slo
-from protocol.trace import RequestTrace
+from protocol.evidence.store import NO_SYNC, OPTIMUM, POLICY, UNIFORM
+from protocol.merging.schedule import Schedule
+from protocol.replay.measurements import FAILED, Measurements
+from protocol.workload.slo import Slo
+from protocol.workload.trace import RequestTrace
 from reports import figures
 
 

@@ -14,7 +14,7 @@ import pytest
 from sample_certificate import HOSTILE, REGIMES, build
 
 from adapters.sidecars.simulated import shipped_calibrations
-from protocol import calibration
+from protocol.calibration import store as calibration
 from protocol.errors import BadInput
 from reports import figures, reading
 from reports import format as fmt

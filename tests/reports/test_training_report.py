@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protocol.training import Curve, Estimate
+from protocol.training.curves import Curve, Estimate
 from reports import figures
 from reports import training as report
 

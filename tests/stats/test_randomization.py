@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from protocol.corridor import Corridor
+from protocol.merging.corridor import Corridor
 from protocol.stats import randomization as rz
 from protocol.stats.randomization import crossed, sign_flip, stratified_randomization, stratified_rank
 

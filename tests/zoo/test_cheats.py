@@ -416,7 +416,7 @@ HARMLESS = {
     "patches the harness": """
         import json, os, sys
         import numpy.random
-        import protocol.scheduler, protocol.trace
+        import protocol.scheduler, protocol.workload.trace
         from adapters.schedulers import wire
         numpy.random.default_rng = numpy.random.Generator = lambda *a, **k: None
         for name, module in list(sys.modules.items()):
@@ -528,7 +528,7 @@ def test_planners_that_leave_the_corridor(judge: Judge, name: str) -> None:
     built, words = PLANNERS[name]
     code = f"""
         import numpy as np
-        from protocol.schedule import Schedule
+        from protocol.merging.schedule import Schedule
         class Plan:
             def __init__(self, rng): self.rng = rng
             def plan(self, trace, corridor, budget):
@@ -547,7 +547,7 @@ def test_planners_that_leave_the_corridor(judge: Judge, name: str) -> None:
 REBUILDS = """
 import numpy as np
 from adapters.traces.worlds import GeneratedWorlds
-from protocol.regime import Regime
+from protocol.regimes.regime import Regime
 REGIME = Regime.load("small.toml")
 class Cheat:
     def __init__(self):

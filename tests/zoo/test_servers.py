@@ -11,9 +11,9 @@ import pytest
 from judging import INNOCENT, Judge
 from numpy.typing import NDArray
 
-from protocol.measurements import REFUSED, Measurements
-from protocol.schedule import Schedule
-from protocol.trace import RequestTrace
+from protocol.merging.schedule import Schedule
+from protocol.replay.measurements import REFUSED, Measurements
+from protocol.workload.trace import RequestTrace
 
 S = 10**9
 

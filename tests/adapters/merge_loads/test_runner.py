@@ -9,7 +9,7 @@ import pytest
 
 from adapters.merge_loads.runner import Executed, MergeLoad, running
 from protocol.errors import BadInput, SidecarError
-from protocol.schedule import Schedule
+from protocol.merging.schedule import Schedule
 
 SCHEDULE = Schedule.all_islands(np.array([100_000_000, 500_000_000]), 200_000_000)
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from adapters.published.parsing import read_document
 from adapters.published.registry import FORMATS, read, recognise
+from protocol.audit.imported import Imported
 from protocol.errors import BadInput
-from protocol.measurements import FAILED, SERVED
-from protocol.published import Imported
-from protocol.slo import Slo
+from protocol.replay.measurements import FAILED, SERVED
+from protocol.workload.slo import Slo
 
 
 def one(path: Path) -> Imported:

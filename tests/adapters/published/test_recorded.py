@@ -11,9 +11,9 @@ import pytest
 
 from adapters.sidecars.recorded import RecordedSidecar, as_trace, read_measurements, with_schedule
 from protocol.errors import BadInput, SidecarError
-from protocol.measurements import FULLY, NONE, PARTLY
-from protocol.schedule import Schedule
-from protocol.slo import Slo
+from protocol.merging.schedule import Schedule
+from protocol.replay.measurements import FULLY, NONE, PARTLY
+from protocol.workload.slo import Slo
 
 
 def _file(path: Path, starts: list[int], latency_ns: int = 1_000_000_000) -> Path:

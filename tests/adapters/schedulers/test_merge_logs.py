@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from adapters.schedulers import RecordedSource, open_scheduler, read_merge_log
 from protocol.errors import BadInput, SchedulerError
-from protocol.trace import NS_PER_S
+from protocol.workload.trace import NS_PER_S
 
 
 def jsonl(path: Path, *records: dict[str, object]) -> Path:

@@ -10,12 +10,12 @@ import pytest
 from strategies import LEARNER, ToyLoaded, bursty
 
 from adapters.schedulers import open_scheduler
-from protocol.corridor import Corridor
 from protocol.errors import SchedulerError
-from protocol.peer_rollout import peer_rollout
-from protocol.peers import Merging, Peers
-from protocol.rollout import Rollout
-from protocol.trace import StepFunction, Workload
+from protocol.merging.corridor import Corridor
+from protocol.merging.peers.schedules import Merging, Peers
+from protocol.placement.peer_rollout import peer_rollout
+from protocol.placement.rollout import Rollout
+from protocol.workload.trace import StepFunction, Workload
 
 PYTHON = """
 from protocol.scheduler import Decision

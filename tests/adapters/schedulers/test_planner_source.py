@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from adapters.schedulers import PlannerSource, open_scheduler
-from protocol.corridor import Corridor
 from protocol.errors import SchedulerError
-from protocol.trace import NS_PER_S, RequestTrace
+from protocol.merging.corridor import Corridor
+from protocol.workload.trace import NS_PER_S, RequestTrace
 
 CORRIDOR = Corridor(128, 512, 8, 73_500_000, 8 * NS_PER_S, 600 * NS_PER_S)
 TRACE = RequestTrace(np.arange(5) * NS_PER_S, np.ones(5), np.ones(5), n_islands=2)
@@ -24,7 +24,7 @@ def planned(path: Path, code: str) -> PlannerSource:
     return source
 
 
-HEAD = "import numpy as np\nfrom protocol.schedule import Schedule\nclass P:\n"
+HEAD = "import numpy as np\nfrom protocol.merging.schedule import Schedule\nclass P:\n"
 
 
 def test_a_planner_is_handed_what_it_names(tmp_path: Path) -> None:

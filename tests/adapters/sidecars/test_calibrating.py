@@ -19,14 +19,14 @@ from adapters.sidecars.fitting import fit
 from adapters.sidecars.openai import Run, Target
 from adapters.sidecars.real import RealSidecar, Replay
 from adapters.sidecars.simulated import SidecarModel, SimulatedSidecar
-from protocol import calibration
-from protocol.calibration import ON_OFF, Observed
+from protocol.calibration import store as calibration
+from protocol.calibration.store import ON_OFF, Observed
 from protocol.cli.settings import sound
 from protocol.errors import BadInput, SidecarError
 from protocol.gates.transfer import transfer_gate
-from protocol.measurements import FAILED
-from protocol.schedule import Schedule
-from protocol.trace import RequestTrace
+from protocol.merging.schedule import Schedule
+from protocol.replay.measurements import FAILED
+from protocol.workload.trace import RequestTrace
 
 TRUE = {
     "a_s": 4e-3, "b_s": 2e-4, "c_s": 2e-5, "prefill_slowdown": 2.5, "decode_slowdown": 3.5, "overhead_s": 6e-3,

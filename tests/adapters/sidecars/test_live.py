@@ -16,12 +16,12 @@ from strategies import LEARNER, FunctionRun
 from adapters.merge_loads.runner import MergeLoad
 from adapters.sidecars.live import LiveServer
 from adapters.sidecars.openai import Deadlines, Target
-from protocol.corridor import Corridor
 from protocol.errors import SchedulerError, SidecarError
-from protocol.live import Served
-from protocol.rollout import ControlLoop
+from protocol.evidence.live import Served
+from protocol.merging.corridor import Corridor
+from protocol.placement.rollout import ControlLoop
 from protocol.scheduler import Observation
-from protocol.trace import RequestTrace, StepFunction, Workload
+from protocol.workload.trace import RequestTrace, StepFunction, Workload
 
 MS = 1_000_000
 #: A decision every 50 ms from 100 to 300 ms after a merge of 100 ms; a segment of 1 s, of which 0.9 s may hold merges.

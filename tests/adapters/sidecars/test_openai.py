@@ -17,11 +17,11 @@ from sse_bodies import BODIES
 
 from adapters.sidecars.openai import API_KEY, Deadlines, Run, Target, replay
 from protocol.errors import SidecarError
-from protocol.measurements import FAILED, REFUSED, SERVED
-from protocol.replays import SENT_WITHIN_NS
-from protocol.schedule import Schedule
-from protocol.slo import Slo
-from protocol.trace import NS_PER_S, RequestTrace
+from protocol.merging.schedule import Schedule
+from protocol.replay.measurements import FAILED, REFUSED, SERVED
+from protocol.replay.replay import SENT_WITHIN_NS
+from protocol.workload.slo import Slo
+from protocol.workload.trace import NS_PER_S, RequestTrace
 
 QUICK = Deadlines(request_s=2.0, idle_s=0.5, drain_s=2.0)
 

@@ -19,10 +19,10 @@ from adapters.merge_loads.runner import MergeLoad
 from adapters.sidecars.openai import Deadlines, Run
 from adapters.sidecars.real import RealSidecar, Replay
 from protocol.errors import BadInput, SidecarError
-from protocol.measurements import FAILED, NONE, REFUSED, SERVED
-from protocol.schedule import Schedule
-from protocol.slo import Slo
-from protocol.trace import RequestTrace
+from protocol.merging.schedule import Schedule
+from protocol.replay.measurements import FAILED, NONE, REFUSED, SERVED
+from protocol.workload.slo import Slo
+from protocol.workload.trace import RequestTrace
 
 MS = 1_000_000
 QUICK = Deadlines(request_s=2.0, idle_s=0.5, drain_s=2.0)

@@ -12,11 +12,11 @@ import pytest
 from adapters.sidecars.calibrating import CalibrationPlan, conclude
 from adapters.sidecars.fitting import check_simulated
 from adapters.sidecars.simulated import SidecarModel, shipped_calibrations
-from protocol import calibration
+from protocol.calibration import store as calibration
 from protocol.cli.settings import PUBLISHED, sound
 from protocol.errors import BadInput
 from protocol.gates.transfer import transfer_gate
-from protocol.regime import Regime
+from protocol.regimes.regime import Regime
 
 #: Merges that occupied the host, shipped; and kept beside the results, merges that occupied nothing, and merges that
 #: occupied the host at the loads that the sweep chose.

@@ -13,8 +13,8 @@ import pytest
 from adapters.sidecars import simulated
 from adapters.sidecars.simulated import Calibration, SidecarModel, SimulatedSidecar
 from protocol.errors import BadInput
-from protocol.schedule import Schedule
-from protocol.trace import RequestTrace
+from protocol.merging.schedule import Schedule
+from protocol.workload.trace import RequestTrace
 
 TEXT = """
 format = 1

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from adapters.sidecars.simulated import LoadedSimulation, SidecarModel, SimulatedSidecar
 from protocol.errors import BadInput
-from protocol.measurements import REFUSED, SERVED
-from protocol.schedule import Schedule
-from protocol.sidecar import ServingState
-from protocol.slo import Slo
-from protocol.trace import NS_PER_S, RequestTrace
+from protocol.merging.schedule import Schedule
+from protocol.replay.measurements import REFUSED, SERVED
+from protocol.replay.sidecar import ServingState
+from protocol.workload.slo import Slo
+from protocol.workload.trace import NS_PER_S, RequestTrace
 
 S = NS_PER_S
 

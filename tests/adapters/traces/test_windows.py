@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from adapters.traces.windows import cut, windows
 from protocol.errors import BadInput
-from protocol.trace import NS_PER_S, RequestTrace
+from protocol.workload.trace import NS_PER_S, RequestTrace
 
 
 def trace_at(*seconds):

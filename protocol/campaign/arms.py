@@ -1,0 +1,482 @@
+"""A campaign: every seed of every regime, run through one code path, in any number of processes.
+
+A seed's work depends on its own named random streams only, so the evidence is the same whatever the
+number of workers, and a seed that is already on disk need not be run again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+from typing import Any, Literal, Protocol, cast
+
+import joblib
+import numpy as np
+from joblib.externals.loky import get_reusable_executor
+from numpy.typing import NDArray
+
+from protocol import seeds
+from protocol.errors import BadInput
+from protocol.evidence.store import (
+    CROSSED,
+    NO_SYNC,
+    OPTIMUM,
+    PARTNERS,
+    PERMUTED,
+    POLICY,
+    SHIFTED,
+    TIMING,
+    UNIFORM,
+    Placements,
+    Probe,
+    SeedEvidence,
+)
+from protocol.gates.envelope import sequential_test
+from protocol.merging.corridor import Corridor
+from protocol.merging.peers import controls as peer_controls
+from protocol.merging.peers.schedules import Peers, PeerSchedule
+from protocol.merging.schedule import Schedule
+from protocol.placement.peer_rollout import peer_rollout
+from protocol.placement.planning import optimum
+from protocol.placement.rollout import Rollout, rollout
+from protocol.replay.measurements import Measurements
+from protocol.replay.sidecar import LoadedSidecar, Sidecar
+from protocol.scheduler import SchedulerSource
+from protocol.workload.learner import Learner
+from protocol.workload.slo import Slo
+from protocol.workload.trace import NS_PER_S, RequestTrace, Workload
+
+
+class PlannerSource(Protocol):
+    """A planner, or a recorded schedule: hands over a whole schedule at once."""
+
+    name: str
+    kind: Literal["planner", "recorded"]
+    deployable: bool
+
+    def plan(
+        self,
+        trace: RequestTrace,
+        corridor: Corridor,
+        budget: int,
+        seed_words: tuple[int, ...],
+        sidecar: LoadedSidecar | None = None,
+        slo: Slo | None = None,
+    ) -> Schedule: ...
+
+    def describe(self) -> dict[str, object]: ...
+
+    def close(self) -> None: ...
+
+
+Contender = SchedulerSource | PlannerSource
+
+
+class Worlds(Protocol):
+    """Where the workloads of a regime come from: generated, or cut from a real trace."""
+
+    def workload(self, seed: int) -> Workload:
+        """The world of one seed."""
+
+    def other(self, seed: int, probe: int) -> Workload:
+        """A world with a different future, for the causality gate; independent of `workload(seed)`."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One regime, resolved: everything that its seeds share.  Picklable, so that workers can take it.
+
+    peers : how groups of islands merge on their own; None where all islands merge together.
+    """
+
+    name: str
+    corridor: Corridor
+    worlds: Worlds
+    sidecar: Sidecar
+    learner: Learner
+    slos: tuple[Slo, ...]
+    n_seeds: int
+    planner_budget: int
+    peers: Peers | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a campaign was asked to do.
+
+    open_contender : called once a process; gives the scheduler or planner to be judged.
+    draws : matched uniform placements a seed, at most when `sequential`.  sequential : stop a regime's draws once
+        its claims are lost (Besag and Clifford 1991); what is certified is certified on all draws.
+    control_draws : own-gaps and shifted placements a seed.
+    probes : altered futures a seed.
+    """
+
+    open_contender: Callable[[], Contender]
+    contender: str
+    root_seed: int
+    draws: int
+    control_draws: int = 99
+    probes: int = 1
+    sequential: bool = False
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Draws a seed in each round: one round, or doubling ones up to `draws`."""
+        if not self.sequential:
+            return (self.draws,)
+        ends = [*itertools.takewhile(lambda n: n < self.draws, (50 * 2**i - 1 for i in itertools.count())), self.draws]
+        return tuple(b - a for a, b in itertools.pairwise([0, *ends]))
+
+
+def run(
+    plan: Plan,
+    settings: Sequence[Setting],
+    jobs: int,
+    finished: dict[tuple[str, int], SeedEvidence] | None = None,
+    keep: Callable[[SeedEvidence], None] = lambda evidence: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[SeedEvidence]:
+    """Evidence of every seed, in the order of the settings.
+
+    finished : seeds that need not be run again.  keep : called with each new seed's evidence as it comes.
+    Raises SchedulerError or BadInput of the first seed that cannot be run.
+    """
+    task = partial(joblib.delayed(_in_worker), os.getpid())
+    done = dict(finished or {})
+    wanted = [(setting, seed) for setting in settings for seed in range(setting.n_seeds)]
+    missing = [(setting, seed) for setting, seed in wanted if (setting.name, seed) not in done]
+    progress(len(wanted) - len(missing), 2 * len(wanted))
+    with joblib.Parallel(n_jobs=min(jobs, max(1, len(missing))), return_as="generator") as parallel:
+        fresh = parallel(task(run_seed, plan, setting, seed) for setting, seed in missing)
+        for evidence in fresh:
+            done[evidence.regime, evidence.seed] = evidence
+            keep(evidence)
+            progress(len(done), 2 * len(wanted))
+        for number in range(1, len(plan.batches)):
+            still = [s for s in settings if not _lost([done[s.name, seed] for seed in range(s.n_seeds)], plan)]
+            more = [(s, seed, done[s.name, seed].placed.get(POLICY)) for s in still for seed in range(s.n_seeds)]
+            drawn = parallel(task(draw_more, plan, s, seed, p, number) for s, seed, p in more)
+            for (setting, seed, _), extra in zip(more, drawn, strict=True):
+                placed = done[setting.name, seed].placed
+                if extra is not None:
+                    placed[UNIFORM] = placed[UNIFORM].joined(extra)
+        tasks = list(_crossings(settings, done))
+        crossed = parallel(task(cross, plan, setting, seed, made) for setting, seed, made in tasks)
+        for count, ((setting, seed, _), placements) in enumerate(zip(tasks, crossed, strict=True), start=1):
+            done[setting.name, seed].placed[CROSSED] = placements
+            progress(len(done) + count, 2 * len(wanted))
+    return [done[setting.name, seed] for setting, seed in wanted]
+
+
+def dismiss_workers() -> None:
+    """End the idle worker processes of `run`: they keep their memory, and writing the results needs some."""
+    get_reusable_executor().shutdown(wait=True)
+
+
+def _in_worker(owner: int, work: Callable[..., Any], *arguments: Any) -> Any:
+    if os.getpid() != owner:
+        _end_with(owner)
+    return work(*arguments)
+
+
+@cache
+def _end_with(owner: int) -> None:
+    """Have this worker end when its campaign was killed; joblib's would wait for work for good, unseen."""
+
+    def watch() -> None:
+        while os.getppid() == owner:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _lost(evidence: list[SeedEvidence], plan: Plan) -> bool:
+    """Whether every SLO of a regime is past certifying, by the rule that was fixed before the first draw."""
+    if any(UNIFORM not in e.placed for e in evidence):
+        return True
+    return all(sequential_test(evidence, slo, plan.draws).stopped_early for slo in range(_slos(evidence)))
+
+
+def _slos(evidence: list[SeedEvidence]) -> int:
+    return evidence[0].placed[UNIFORM].violations.shape[1]
+
+
+def draw_more(plan: Plan, setting: Setting, seed: int, policy: Placements | None, batch: int) -> Placements | None:
+    """One more round of matched draws of a seed; None for a schedule outside the corridor."""
+    if policy is None or not len(policy.gaps):
+        return None
+    sidecar = load(plan, setting, seed, setting.worlds.workload(seed))
+    rng = seeds.generator(plan.root_seed, UNIFORM, setting.name, seed, batch)
+    if setting.peers is not None:
+        own = setting.peers.read(policy)[0]
+        drawn = peer_controls.draws(setting.peers, own, plan.batches[batch], _hub(plan, setting, seed, UNIFORM), rng)
+        return _priced(setting.peers, sidecar, drawn, setting.slos)
+    gaps = setting.corridor.sample(len(policy.gaps), plan.batches[batch], rng)
+    return Placements.of(gaps, costs(sidecar, gaps, setting.corridor, setting.slos))
+
+
+def _crossings(
+    settings: Sequence[Setting], done: dict[tuple[str, int], SeedEvidence]
+) -> Iterator[tuple[Setting, int, list[Placements]]]:
+    """Every seed's trace with the schedules that were made on all the regime's traces."""
+    for setting in settings:
+        made = [done[setting.name, seed].placed[POLICY] for seed in range(setting.n_seeds)]
+        yield from ((setting, seed, made) for seed in range(setting.n_seeds))
+
+
+def load(plan: Plan, setting: Setting, seed: int, workload: Workload) -> LoadedSidecar:
+    """The sidecar with a seed's trace; its measured noise depends on the regime and the seed alone."""
+    return setting.sidecar.load(workload.trace, seeds.generator(plan.root_seed, "sidecar", setting.name, seed))
+
+
+def schedules_of(gaps: Iterable[NDArray[np.integer]], corridor: Corridor, n_islands: int) -> list[Schedule]:
+    return [Schedule.all_islands(corridor.start_ns(g), corridor.merge_ns, n_islands) for g in gaps]
+
+
+def costs(
+    sidecar: LoadedSidecar,
+    gaps: Iterable[NDArray[np.integer]],
+    corridor: Corridor,
+    slos: Sequence[Slo],
+) -> NDArray[np.int64]:
+    """Requests that violate each SLO under each placement, shape (len(gaps), len(slos))."""
+    return _violations(sidecar, schedules_of(gaps, corridor, sidecar.trace.n_islands), slos)
+
+
+def _violations(sidecar: LoadedSidecar, schedules: list[Schedule], slos: Sequence[Slo]) -> NDArray[np.int64]:
+    if not schedules:
+        return np.empty((0, len(slos)), np.int64)
+    return np.stack([sidecar.violations(schedules, slo) for slo in slos], axis=1)
+
+
+def _priced(peers: Peers, sidecar: LoadedSidecar, drawn: Sequence[PeerSchedule], slos: Sequence[Slo]) -> Placements:
+    return peers.stored(drawn, _violations(sidecar, [peers.schedule(s) for s in drawn], slos))
+
+
+def _hub(plan: Plan, setting: Setting, seed: int, control: str) -> np.random.Generator:
+    """The stream that leads to a control's hub: all rounds of its draws start from one."""
+    return seeds.generator(plan.root_seed, f"{control}-hub", setting.name, seed)
+
+
+def place(
+    plan: Plan, setting: Setting, seed: int, workload: Workload, sidecar: LoadedSidecar, until_ns: int | None = None
+) -> Rollout:
+    """One run of the contender: a fresh scheduler with the seed's own random stream."""
+    contender = _contender(plan.open_contender)
+    stream = (plan.root_seed, "scheduler", setting.name, seed)
+    words = seeds.words(*stream)
+    if contender.kind != "scheduler":
+        if setting.peers is not None:
+            expected = "a scheduler: planners and merge logs name no groups"
+            raise BadInput(f"{plan.contender}, {setting.name}", f"a {contender.kind} schedule", expected)
+        setting.corridor.check_budget(setting.planner_budget)
+        schedule = cast(PlannerSource, contender).plan(
+            workload.trace, setting.corridor, setting.planner_budget, words, sidecar, setting.slos[0]
+        )
+        if schedule.n_islands != workload.trace.n_islands:
+            found = f"a schedule of {schedule.n_islands} islands"
+            raise BadInput(f"{plan.contender}, {setting.name}, seed {seed}", found, f"{workload.trace.n_islands}")
+        nothing = np.empty(0, np.int64)
+        return Rollout(schedule, nothing, nothing > 0, np.zeros(len(schedule), bool), sidecar.replay(schedule))
+    scheduler = contender.start(words)
+    try:
+        if setting.peers is not None:
+            partners = seeds.generator(plan.root_seed, "partners", setting.name, seed)
+            return peer_rollout(scheduler, workload, sidecar, setting.peers, setting.learner, partners, until_ns)
+        return rollout(scheduler, workload, sidecar, setting.corridor, setting.learner, until_ns)
+    finally:
+        scheduler.close()
+
+
+@lru_cache(maxsize=4)
+def _contender(open_contender: Callable[[], Contender]) -> Contender:
+    """One opened contender a process; its runs are fresh all the same."""
+    return open_contender()
+
+
+def run_seed(plan: Plan, setting: Setting, seed: int) -> SeedEvidence:
+    """All arms of one seed, except the ones that need the other seeds' schedules."""
+    corridor, slos = setting.corridor, setting.slos
+    workload = setting.worlds.workload(seed)
+    if not len(workload.trace):
+        raise BadInput(f"{setting.name}, seed {seed}", "no requests", "a trace with at least one request")
+    sidecar = load(plan, setting, seed, workload)
+    policy = place(plan, setting, seed, workload, sidecar)
+    replayed, no_sync = sidecar.replay(policy.schedule), sidecar.replay(Schedule.empty(workload.trace.n_islands))
+    peers, own = setting.peers, _as_peers(policy, corridor)
+    if peers is not None:
+        violation = peers.violation(own)
+    else:
+        violation = _busy_violation(policy.schedule, corridor) or corridor.violation(policy.schedule.start_ns)
+    idle = not len(policy.schedule) and _contender(plan.open_contender).kind == "recorded"
+    if idle:  # a log without merges is a no-sync arm, not a scheduler that defied H_max
+        violation = None
+    evidence = SeedEvidence(
+        regime=setting.name,
+        seed=seed,
+        trace_digest=workload.trace.digest,
+        n_requests=len(workload.trace),
+        prompt_tokens=int(workload.trace.prompt_tokens.sum(dtype=np.int64)),
+        output_tokens=int(workload.trace.output_tokens.sum(dtype=np.int64)),
+        forced=int(policy.forced.sum()),
+        corridor_violation=violation,
+        replay_difference=_difference(policy.measurements, replayed)
+        or _other_load(workload.trace, replayed, no_sync)
+        or _other_price(sidecar, policy.schedule, replayed, slos),
+        probes=_probes(plan, setting, seed, workload, policy),
+        decided_ns=policy.decided_ns,
+        merged=policy.merged,
+        requests={POLICY: replayed, NO_SYNC: no_sync},
+    )
+    counted = {arm: np.array([[m.violates(slo).sum() for slo in slos]]) for arm, m in evidence.requests.items()}
+    if peers is not None:
+        evidence.placed[POLICY] = peers.stored([own], counted[POLICY])
+        evidence.placed[NO_SYNC] = peers.stored([_as_peers(None, corridor)], counted[NO_SYNC])
+        if violation is None and len(own):
+            for arm, drawn in _peer_controls(plan, setting, seed, own, peers):
+                evidence.placed[arm] = _priced(peers, sidecar, drawn, slos)
+        return evidence
+    gaps = np.zeros(0, np.int64) if violation else corridor.gaps(policy.schedule.start_ns)
+    evidence.placed[POLICY] = Placements.of(gaps[None], counted[POLICY])
+    evidence.placed[NO_SYNC] = Placements.of(np.zeros((1, 0), np.int64), counted[NO_SYNC])
+    if violation is None and not idle:
+        for arm, placements in _controls(plan, setting, seed, gaps, sidecar):
+            evidence.placed[arm] = Placements.of(placements, costs(sidecar, placements, corridor, slos))
+    return evidence
+
+
+def _controls(
+    plan: Plan, setting: Setting, seed: int, gaps: NDArray[np.int64], sidecar: LoadedSidecar
+) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """Every control has the policy's own number of merges and obeys the same corridor."""
+    corridor, budget = setting.corridor, len(gaps)
+
+    def stream(control: str) -> np.random.Generator:
+        return seeds.generator(plan.root_seed, control, setting.name, seed)
+
+    yield UNIFORM, corridor.sample(budget, plan.batches[0], stream(UNIFORM))
+    yield PERMUTED, corridor.permuted(gaps, plan.control_draws, stream(PERMUTED))
+    shifts = corridor.shifts(gaps)
+    if len(shifts) > plan.control_draws:
+        shifts = shifts[np.sort(stream(SHIFTED).choice(len(shifts), plan.control_draws, replace=False))]
+    yield SHIFTED, shifts
+    yield OPTIMUM, np.stack([optimum(corridor, budget, sidecar, slo) for slo in setting.slos])
+
+
+def _peer_controls(
+    plan: Plan, setting: Setting, seed: int, own: PeerSchedule, peers: Peers
+) -> Iterator[tuple[str, list[PeerSchedule]]]:
+    """The matched draws change times and partners; each of the two others changes one and keeps the other."""
+    for arm, n, timing, partners in (
+        (UNIFORM, plan.batches[0], True, True),
+        (TIMING, plan.control_draws, True, False),
+        (PARTNERS, plan.control_draws, False, True),
+    ):
+        hub, rng = _hub(plan, setting, seed, arm), seeds.generator(plan.root_seed, arm, setting.name, seed)
+        yield arm, peer_controls.draws(peers, own, n, hub, rng, timing=timing, partners=partners)
+
+
+def _as_peers(policy: Rollout | None, corridor: Corridor) -> PeerSchedule:
+    """The groups of a rollout at their decisions; no merge at all for None, or where no groups were formed."""
+    if policy is None or policy.groups is None:
+        return PeerSchedule(np.empty(0, np.int64), ())
+    return PeerSchedule(policy.schedule.start_ns // corridor.grid_ns, policy.groups)
+
+
+def _busy_violation(schedule: Schedule, corridor: Corridor) -> str | None:
+    """A merge that occupies an island for another time than its controls will."""
+    for k, i in np.argwhere(schedule.busy_ns != corridor.merge_ns)[:1]:
+        took, due = schedule.busy_ns[k, i] / NS_PER_S, corridor.merge_ns / NS_PER_S
+        return f"merge {k + 1} occupies island {i} for {took:g} s; a merge takes {due:g} s"
+    return None
+
+
+def _difference(online: Measurements | None, replayed: Measurements) -> str | None:
+    """The finished schedule, replayed, must reproduce the run in which it was decided."""
+    if online is None:
+        return "the run in which the schedule was decided has no measurements"
+    for column in ("arrival_ns", "ttft_ns", "e2e_ns", "outcome", "output_tokens"):
+        differs = np.flatnonzero(getattr(online, column) != getattr(replayed, column))
+        if differs.size:
+            return f"request {differs[0]}: {column} differs between the run and its replay"
+    return None
+
+
+def _other_load(trace: RequestTrace, *arms: Measurements) -> str | None:
+    """A request that an arm reports otherwise than the trace offered it: retried, moved, sent elsewhere."""
+    for m in arms:
+        for column in ("arrival_ns", "prompt_tokens", "island"):
+            reported, offered = getattr(m, column), getattr(trace, column)
+            n = min(len(reported), len(offered))  # missing and surplus rows fail the completeness check
+            differs = np.flatnonzero(reported[:n] != offered[:n])
+            if differs.size:
+                return f"request {differs[0]}: the sidecar reports another {column} than the trace has"
+    return None
+
+
+def _other_price(sidecar: LoadedSidecar, schedule: Schedule, replayed: Measurements, slos: Sequence[Slo]) -> str | None:
+    """Controls are only counted, the policy is also kept row by row: both ways must say the same of one schedule."""
+    for slo in slos:
+        priced, found = int(sidecar.violations([schedule], slo)[0]), int(replayed.violates(slo).sum())
+        if priced != found:
+            return (
+                f"priced like a control, the policy's schedule has {priced} violations of {slo}; its rows have {found}"
+            )
+    return None
+
+
+def _probes(plan: Plan, setting: Setting, seed: int, workload: Workload, policy: Rollout) -> tuple[Probe, ...]:
+    if seed == 0:  # once a regime in a new process, where the system puts everything elsewhere
+        _contender(plan.open_contender).close()
+    again = place(plan, setting, seed, workload, load(plan, setting, seed, workload))
+    found = [Probe("determinism", None, _decided_otherwise(policy, again, setting.corridor.horizon_ns))]
+    if _contender(plan.open_contender).kind != "scheduler":
+        return tuple(found)
+    for number in range(plan.probes):
+        rng = seeds.generator(plan.root_seed, "probe", setting.name, seed, number)
+        # The world changes right after a decision: that one and all before it must stay, and a look ahead, however
+        # short, reaches the change.
+        asked = policy.decided_ns if len(policy.decided_ns) else np.array([setting.corridor.horizon_ns])
+        at_ns = int(rng.choice(asked)) + 1
+        altered = workload.spliced(setting.worlds.other(seed, number), at_ns)
+        other = place(plan, setting, seed, altered, load(plan, setting, seed, altered), until_ns=at_ns)
+        found.append(Probe("causality", at_ns, _decided_otherwise(policy, other, at_ns)))
+    return tuple(found)
+
+
+def _decided_otherwise(one: Rollout, other: Rollout, until_ns: int) -> str | None:
+    """The first thing that two runs decided differently before `until_ns`, or None."""
+    for k, (mine, its) in enumerate(zip(one.groups or (), other.groups or (), strict=False)):
+        start = int(one.schedule.start_ns[k])
+        if start == other.schedule.start_ns[k] and start < until_ns and mine != its:
+            return f"participants of merge {k + 1} differ at {start / NS_PER_S:.3f} s"
+    for what, a, b in (
+        ("merge start", one.schedule.start_ns, other.schedule.start_ns),
+        ("decision", one.decided_ns, other.decided_ns),
+        ("decision to merge", one.decided_ns[one.merged], other.decided_ns[other.merged]),
+    ):
+        a, b = a[a < until_ns], b[b < until_ns]
+        n = min(len(a), len(b))
+        differs = np.flatnonzero(a[:n] != b[:n])
+        if differs.size or len(a) != len(b):
+            at = int(differs[0]) if differs.size else n
+            when = min(int(x[at]) for x in (a, b) if at < len(x))
+            return f"{what} {at + 1} differs at {when / NS_PER_S:.3f} s"
+    return None
+
+
+def cross(plan: Plan, setting: Setting, seed: int, made: list[Placements]) -> Placements:
+    """The schedules made on every seed's trace, replayed on this seed's: row t is the one made on trace t."""
+    sidecar = load(plan, setting, seed, setting.worlds.workload(seed))
+    if setting.peers is not None:
+        return _priced(setting.peers, sidecar, [setting.peers.read(p)[0] for p in made], setting.slos)
+    gaps = [p.rows()[0] for p in made]
+    lengths = np.array([len(g) for g in gaps], np.int32)
+    flat = np.concatenate(gaps)
+    return Placements(lengths, flat, costs(sidecar, gaps, setting.corridor, setting.slos))

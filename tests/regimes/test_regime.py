@@ -1,0 +1,229 @@
+"""Regimes: read strictly, validated, hashed."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import BadInput
+from protocol.files import canonical_json
+from protocol.regimes.regime import Regime
+from protocol.workload.learner import ModelledLearner
+from protocol.workload.slo import Slo
+
+FIVE = ["bursty-aperiodic", "bursty-periodic", "high-pressure", "ordinary", "sync-heavy-steady"]
+
+MINIMAL = """
+[regime]
+name = "tiny"
+version = 1
+summary = "for tests"
+slo = "e2e<=1s"
+[pace]
+step_s = 0.1
+[arrivals]
+process = "steady"
+rate_per_s = 2
+[tokens.prompt]
+values = [10, 20]
+[tokens.output]
+values = [5]
+[learner]
+floor = 2.0
+scale = 1.0
+offset_steps = 100
+exponent = 1
+tokens_per_step = 10
+"""
+
+
+def test_the_five_of_the_papers_are_shipped() -> None:
+    assert Regime.names() == sorted([*FIVE, "islands-offset"])
+    regimes = [Regime.load(name) for name in FIVE]
+    assert [r.name for r in regimes] == FIVE
+    assert len({r.digest for r in regimes}) == 5
+
+
+@pytest.mark.parametrize("name", FIVE)
+def test_shipped_regimes_take_the_published_pace(name: str) -> None:
+    regime = Regime.load(name)
+    corridor = regime.corridor()
+    assert (regime.h_min, regime.h_max, regime.merge_s, regime.horizon_s) == (128, 512, 8.0, 600.0)
+    assert corridor.grid_ns == 588_000_000  # 8 steps of 0.0735 s
+    # Published: fixed-512 merged about every 44 s, and 13 to 34 merges fit into 600 s.
+    assert regime.h_max * regime.step_s + regime.merge_s == pytest.approx(45.632)
+    assert list(corridor.feasible_budgets()) == list(range(13, 35))
+    assert regime.planner_budget in corridor.feasible_budgets()
+    assert Slo.parse(regime.slo).e2e_ns == (1_320_000_000 if name == "ordinary" else 2_000_000_000)
+
+
+@pytest.mark.parametrize("name", FIVE)
+def test_modelled_loss_falls_about_as_fast_as_the_score_expects(name: str) -> None:
+    learner = Regime.load(name).learner
+    for start in (0, 2500, 5000):
+        fall = learner.loss(start) - learner.loss(start + 128)
+        assert 0.005 <= fall <= 0.025
+        assert fall < learner.loss(start) - learner.loss(start + 512) <= 0.08
+
+
+def test_modelled_learner_by_hand() -> None:
+    learner = ModelledLearner(floor=2.0, scale=1.0, offset_steps=100.0, exponent=0.5, tokens_per_step=1)
+    assert learner.loss(0) == 3.0
+    assert learner.loss(300) == 2.5  # (1 + 3) ** -0.5
+    assert learner.loss(10**12) == pytest.approx(2.0, abs=1e-4)
+
+
+def test_defaults_are_filled_in_and_described() -> None:
+    regime = Regime.parse(MINIMAL, "tiny.toml")
+    assert (regime.h_min, regime.h_max, regime.decision_steps, regime.islands, regime.seeds) == (128, 512, 8, 1, 20)
+    assert (regime.sidecar, dict(regime.sidecar_overrides)) == ("reference", {})
+    plain = regime.describe()
+    assert plain["network"] == {
+        "follows": "constant", "low": 0.0, "high": 0.0, "period_s": 0.0, "high_s": 0.0,
+    }  # fmt: skip
+    assert plain["prompt"]["values"] == [10, 20]
+    assert json.loads(canonical_json(plain)) == plain
+
+
+def test_digest_covers_the_content_and_not_the_file(tmp_path: Path) -> None:
+    one = Regime.parse(MINIMAL, "tiny.toml")
+    path = tmp_path / "other.toml"
+    path.write_text("# a comment\n" + MINIMAL)
+    assert Regime.load(path).digest == Regime.load(str(path)).digest == one.digest
+    changed = [
+        Regime.parse(MINIMAL.replace("rate_per_s = 2", "rate_per_s = 3"), "x"),
+        Regime.parse(MINIMAL.replace("[10, 20]", "[20, 10]"), "x"),
+        Regime.parse(MINIMAL + "[sidecar]\ndecode_slowdown = 1.5\n", "x"),
+        Regime.parse(MINIMAL + '[pressure.network]\nfollows = "constant"\nlow = 0.5\n', "x"),
+        one.replace(seeds=21),
+        one.replace(slo="e2e<=2s"),
+    ]
+    assert len({r.digest for r in changed} | {one.digest}) == len(changed) + 1
+
+
+def test_a_default_written_out_is_the_same_regime() -> None:
+    assert Regime.parse(MINIMAL.replace("step_s = 0.1", "step_s = 0.1\nh_min = 128"), "x").digest == (
+        Regime.parse(MINIMAL, "x").digest
+    )
+
+
+def test_replace_validates_again() -> None:
+    regime = Regime.load("sync-heavy-steady")
+    other = regime.replace(slo="ttft<=200ms", decision_steps=128, horizon_s=300.0, seeds=3)
+    assert (other.slo, other.corridor().grid_ns, other.corridor().horizon_ns) == (
+        "ttft<=200ms", 9_408_000_000, 300_000_000_000,
+    )  # fmt: skip
+    for override, field in (
+        ({"seeds": 0}, "seeds"),
+        ({"slo": "speed<=1s"}, "slo"),
+        ({"horizon_s": math.nan}, "horizon_s"),
+        ({"horizon_s": math.inf}, "horizon_s"),
+        ({"decision_steps": 300, "h_min": 310, "h_max": 500}, "decision"),
+        ({"colour": 1}, "colour"),
+    ):
+        with pytest.raises(BadInput, match=field):
+            regime.replace(**override)
+
+
+def test_regimes_survive_pickling() -> None:
+    regime = Regime.load("bursty-aperiodic")
+    assert pickle.loads(pickle.dumps(regime)).digest == regime.digest
+
+
+def test_unknown_name_suggests_near_ones(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="did you mean .*bursty-periodic"):
+        Regime.load("bursty-periodical")
+    with pytest.raises(BadInput, match="unreadable"):
+        Regime.load(tmp_path / "missing.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(BadInput, match="unreadable"):
+        Regime.load(tmp_path / "binary.toml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[regime]", "[regime", "broken TOML"),
+        ("[pace]", "[speed]", "unknown key 'speed'"),
+        ("[pace]\nstep_s = 0.1", "", "no table .pace"),
+        ("version = 1\n", "", "no version"),
+        ("version = 1", "version = 1.5", "version.*whole number"),
+        ("version = 1", "version = true", "version.*whole number"),
+        ('slo = "e2e<=1s"', "slo = 1", "slo.*text"),
+        ('name = "tiny"', 'name = ""', "name"),
+        ("step_s = 0.1", "step_s = -0.1", "step_s"),
+        ("step_s = 0.1", "step_s = nan", "step_s"),
+        ("step_s = 0.1", "step_s = 0.1\nh_min = 600", "h_max"),
+        ("step_s = 0.1", "step_s = 0.1\nh_mim = 64", "unknown key 'h_mim'.*did you mean h_min"),
+        ("rate_per_s = 2", "", "no rate_per_s"),
+        ("rate_per_s = 2", "rate_per_s = 0", "rate_per_s"),
+        ("rate_per_s = 2", "rate_per_s = inf", "rate_per_s"),
+        ("rate_per_s = 2", "rate_per_s = 2\ncv = 0", "cv"),
+        ('"steady"', '"stead"', "process"),
+        ('"steady"', '"bursts-periodic"', "busy_rate_per_s"),
+        ("[10, 20]", "[]", "empty"),
+        ("[10, 20]", "[10, 0]", "values"),
+        ("[10, 20]", "[10, 2.5]", "values.*whole"),
+        ("[10, 20]", "[10, 20]\nweights = [1]", "1 weights"),
+        ("[10, 20]", "[10, 20]\nweights = [0, 0]", "zeros"),
+        ("[10, 20]", "[10, 20]\nweights = [1, -1]", "weights"),
+        ("[10, 20]", "10", "list"),
+        ("tokens_per_step = 10", "tokens_per_step = 0", "tokens_per_step"),
+        ("tokens_per_step = 10", "", "no tokens_per_step"),
+        ("[learner]", '[pressure.network]\nfollows = "busy"\nhigh = 1\n[learner]', "steady"),
+        ("[learner]", '[pressure.network]\nfollows = "wave"\nhigh = 1\n[learner]', "period_s"),
+        ("[learner]", "[pressure.network]\nlow = 1.5\n[learner]", "low"),
+        ("[learner]", "[pressure.disk]\nlow = 0.5\n[learner]", "unknown key 'disk'"),
+        ("[learner]", "[sidecar]\nmodel = 3\n[learner]", "model"),
+        ("[learner]", '[sidecar]\ndecode_slowdown = "much"\n[learner]', "decode_slowdown"),
+        ("[learner]", "[sidecar]\ndecode_slowdown = nan\n[learner]", "decode_slowdown"),
+    ],
+)
+def test_every_mistake_is_one_line_that_names_it(old: str, new: str, message: str) -> None:
+    assert old in MINIMAL
+    with pytest.raises(BadInput) as problem:
+        Regime.parse(MINIMAL.replace(old, new, 1), "tiny.toml")
+    text = str(problem.value)
+    assert re.search(message, text), text
+    assert "\n" not in text
+
+
+PEER = """
+[peer]
+payload_bytes = 1000
+bandwidth = [500.0]
+"""
+
+
+def test_a_peer_regime_gets_its_merge_time_from_the_network() -> None:
+    text = MINIMAL.replace("[pace]", "islands = 4\n[pace]") + PEER
+    regime = Regime.parse(text, "mine.toml")
+    peers = regime.peers()
+    assert peers is not None and regime.merge_s == 3.0 and regime.corridor().merge_ns == 3 * 10**9  # 2 (3/4) 1000 / 500
+    assert regime.describe()["peer"]["bandwidth"] == [500.0]
+    assert Regime.parse(text.replace("500.0", "400.0"), "mine.toml").digest != regime.digest
+    assert "peer" not in Regime.load("ordinary").describe() and Regime.load("ordinary").peers() is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("islands = 4", "islands = 3"), "an even number of islands"),
+        (("[pace]", "[pace]\nmerge_s = 8"), "merge_s: found a value beside \\[peer\\]"),
+        (("payload_bytes", "payload"), "unknown key 'payload'; .*did you mean payload_bytes"),
+        (("[500.0]", "[]"), "bandwidth"),
+        (("[peer]", '[pressure.network]\nfollows = "busy"\n[peer]\nbursts = "own"'), "'busy'"),
+    ],
+)
+def test_peer_tables_are_checked(change: tuple[str, str], message: str) -> None:
+    bursts = 'process = "bursts-periodic"\nbusy_rate_per_s = 9\nbusy_s = 5\nquiet_s = 5'
+    text = MINIMAL.replace("[pace]", "islands = 4\n[pace]").replace('process = "steady"', bursts) + PEER
+    assert Regime.parse(text, "mine.toml").peer
+    with pytest.raises(BadInput, match=message) as caught:
+        Regime.parse(text.replace(*change), "mine.toml")
+    assert "mine.toml" in str(caught.value) and "\n" not in str(caught.value)
