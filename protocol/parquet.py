@@ -21,8 +21,8 @@ def write_tables(tables: Mapping[str, pa.Table], folder: Path) -> list[str]:
     return sorted(tables)
 
 
-def read_table(path: Path, nullable: Collection[str] = ()) -> pa.Table:
-    """Raises BadInput when the file is missing or unreadable, or a column outside `nullable` has an empty cell."""
+def read_table(path: Path, nullable: Collection[str] | None = ()) -> pa.Table:
+    """Raises BadInput when the file is missing or unreadable, or a column outside `nullable` has an empty cell (None: any may)"""
     try:
         table = pq.read_table(path)
     except FileNotFoundError:
@@ -35,6 +35,6 @@ def read_table(path: Path, nullable: Collection[str] = ()) -> pa.Table:
         while pa.types.is_list(part.type):
             part = part.flatten()
             inner += part.null_count
-        if values.null_count + inner and name not in nullable:
+        if nullable is not None and values.null_count + inner and name not in nullable:
             raise BadInput(f"{path}, {name}", "an empty cell", "a value in every row")
     return table

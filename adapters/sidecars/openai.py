@@ -331,6 +331,7 @@ def run_of(rows: Sequence[Row], start_ns: int, trace: RequestTrace, schedule: Sc
         outcome=outcome,
         island=trace.island,
         exposure_ns=exposure_ns(trace, e2e, schedule),
+        asked_tokens=trace.output_tokens,
     )
     failures = Counter(row.failure for row in rows if row.failure is not None)
     return Run(measurements, itl, dict(sorted(failures.items())), np.where(sent >= 0, sent - origin, -1))

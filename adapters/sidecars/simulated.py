@@ -432,4 +432,5 @@ class SimulatedSession:
             outcome=np.where(loaded.refused, REFUSED, SERVED),
             island=trace.island,
             exposure_ns=exposure_ns(trace, e2e, schedule),
+            asked_tokens=trace.output_tokens,
         )

@@ -1,210 +1,31 @@
-"""A campaign: every seed of every regime, run through one code path, in any number of processes.
-
-A seed's work depends on its own named random streams only, so the evidence is the same whatever the
-number of workers, and a seed that is already on disk need not be run again.
-"""
+"""The arms of one seed in simulation: the scheduler's schedule, no merge, and every control that has its merges."""
 
 from __future__ import annotations
 
-import itertools
-import os
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache, lru_cache, partial
-from typing import Any, Literal, Protocol, cast
+from functools import lru_cache
+from typing import cast
 
-import joblib
 import numpy as np
-from joblib.externals.loky import get_reusable_executor
 from numpy.typing import NDArray
 
 from protocol import seeds
+from protocol.campaign.plan import Contender, Plan, PlannerSource, Setting
 from protocol.errors import BadInput
-from protocol.evidence.store import (
-    CROSSED,
-    NO_SYNC,
-    OPTIMUM,
-    PARTNERS,
-    PERMUTED,
-    POLICY,
-    SHIFTED,
-    TIMING,
-    UNIFORM,
-    Placements,
-    Probe,
-    SeedEvidence,
-)
-from protocol.gates.envelope import sequential_test
+from protocol.evidence.model import OPTIMUM, PARTNERS, PERMUTED, PESSIMUM, SHIFTED, TIMING, Evidence, Probe
 from protocol.merging.corridor import Corridor
 from protocol.merging.peers import controls as peer_controls
 from protocol.merging.peers.schedules import Peers, PeerSchedule
+from protocol.merging.placements import Placements
 from protocol.merging.schedule import Schedule
 from protocol.placement.peer_rollout import peer_rollout
-from protocol.placement.planning import optimum
+from protocol.placement.planning import extremes
 from protocol.placement.rollout import Rollout, rollout
 from protocol.replay.measurements import Measurements
-from protocol.replay.sidecar import LoadedSidecar, Sidecar
-from protocol.scheduler import SchedulerSource
-from protocol.workload.learner import Learner
+from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM, Replay
+from protocol.replay.sidecar import LoadedSidecar
 from protocol.workload.slo import Slo
 from protocol.workload.trace import NS_PER_S, RequestTrace, Workload
-
-
-class PlannerSource(Protocol):
-    """A planner, or a recorded schedule: hands over a whole schedule at once."""
-
-    name: str
-    kind: Literal["planner", "recorded"]
-    deployable: bool
-
-    def plan(
-        self,
-        trace: RequestTrace,
-        corridor: Corridor,
-        budget: int,
-        seed_words: tuple[int, ...],
-        sidecar: LoadedSidecar | None = None,
-        slo: Slo | None = None,
-    ) -> Schedule: ...
-
-    def describe(self) -> dict[str, object]: ...
-
-    def close(self) -> None: ...
-
-
-Contender = SchedulerSource | PlannerSource
-
-
-class Worlds(Protocol):
-    """Where the workloads of a regime come from: generated, or cut from a real trace."""
-
-    def workload(self, seed: int) -> Workload:
-        """The world of one seed."""
-
-    def other(self, seed: int, probe: int) -> Workload:
-        """A world with a different future, for the causality gate; independent of `workload(seed)`."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One regime, resolved: everything that its seeds share.  Picklable, so that workers can take it.
-
-    peers : how groups of islands merge on their own; None where all islands merge together.
-    """
-
-    name: str
-    corridor: Corridor
-    worlds: Worlds
-    sidecar: Sidecar
-    learner: Learner
-    slos: tuple[Slo, ...]
-    n_seeds: int
-    planner_budget: int
-    peers: Peers | None = None
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a campaign was asked to do.
-
-    open_contender : called once a process; gives the scheduler or planner to be judged.
-    draws : matched uniform placements a seed, at most when `sequential`.  sequential : stop a regime's draws once
-        its claims are lost (Besag and Clifford 1991); what is certified is certified on all draws.
-    control_draws : own-gaps and shifted placements a seed.
-    probes : altered futures a seed.
-    """
-
-    open_contender: Callable[[], Contender]
-    contender: str
-    root_seed: int
-    draws: int
-    control_draws: int = 99
-    probes: int = 1
-    sequential: bool = False
-
-    @property
-    def batches(self) -> tuple[int, ...]:
-        """Draws a seed in each round: one round, or doubling ones up to `draws`."""
-        if not self.sequential:
-            return (self.draws,)
-        ends = [*itertools.takewhile(lambda n: n < self.draws, (50 * 2**i - 1 for i in itertools.count())), self.draws]
-        return tuple(b - a for a, b in itertools.pairwise([0, *ends]))
-
-
-def run(
-    plan: Plan,
-    settings: Sequence[Setting],
-    jobs: int,
-    finished: dict[tuple[str, int], SeedEvidence] | None = None,
-    keep: Callable[[SeedEvidence], None] = lambda evidence: None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[SeedEvidence]:
-    """Evidence of every seed, in the order of the settings.
-
-    finished : seeds that need not be run again.  keep : called with each new seed's evidence as it comes.
-    Raises SchedulerError or BadInput of the first seed that cannot be run.
-    """
-    task = partial(joblib.delayed(_in_worker), os.getpid())
-    done = dict(finished or {})
-    wanted = [(setting, seed) for setting in settings for seed in range(setting.n_seeds)]
-    missing = [(setting, seed) for setting, seed in wanted if (setting.name, seed) not in done]
-    progress(len(wanted) - len(missing), 2 * len(wanted))
-    with joblib.Parallel(n_jobs=min(jobs, max(1, len(missing))), return_as="generator") as parallel:
-        fresh = parallel(task(run_seed, plan, setting, seed) for setting, seed in missing)
-        for evidence in fresh:
-            done[evidence.regime, evidence.seed] = evidence
-            keep(evidence)
-            progress(len(done), 2 * len(wanted))
-        for number in range(1, len(plan.batches)):
-            still = [s for s in settings if not _lost([done[s.name, seed] for seed in range(s.n_seeds)], plan)]
-            more = [(s, seed, done[s.name, seed].placed.get(POLICY)) for s in still for seed in range(s.n_seeds)]
-            drawn = parallel(task(draw_more, plan, s, seed, p, number) for s, seed, p in more)
-            for (setting, seed, _), extra in zip(more, drawn, strict=True):
-                placed = done[setting.name, seed].placed
-                if extra is not None:
-                    placed[UNIFORM] = placed[UNIFORM].joined(extra)
-        tasks = list(_crossings(settings, done))
-        crossed = parallel(task(cross, plan, setting, seed, made) for setting, seed, made in tasks)
-        for count, ((setting, seed, _), placements) in enumerate(zip(tasks, crossed, strict=True), start=1):
-            done[setting.name, seed].placed[CROSSED] = placements
-            progress(len(done) + count, 2 * len(wanted))
-    return [done[setting.name, seed] for setting, seed in wanted]
-
-
-def dismiss_workers() -> None:
-    """End the idle worker processes of `run`: they keep their memory, and writing the results needs some."""
-    get_reusable_executor().shutdown(wait=True)
-
-
-def _in_worker(owner: int, work: Callable[..., Any], *arguments: Any) -> Any:
-    if os.getpid() != owner:
-        _end_with(owner)
-    return work(*arguments)
-
-
-@cache
-def _end_with(owner: int) -> None:
-    """Have this worker end when its campaign was killed; joblib's would wait for work for good, unseen."""
-
-    def watch() -> None:
-        while os.getppid() == owner:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _lost(evidence: list[SeedEvidence], plan: Plan) -> bool:
-    """Whether every SLO of a regime is past certifying, by the rule that was fixed before the first draw."""
-    if any(UNIFORM not in e.placed for e in evidence):
-        return True
-    return all(sequential_test(evidence, slo, plan.draws).stopped_early for slo in range(_slos(evidence)))
-
-
-def _slos(evidence: list[SeedEvidence]) -> int:
-    return evidence[0].placed[UNIFORM].violations.shape[1]
 
 
 def draw_more(plan: Plan, setting: Setting, seed: int, policy: Placements | None, batch: int) -> Placements | None:
@@ -219,15 +40,6 @@ def draw_more(plan: Plan, setting: Setting, seed: int, policy: Placements | None
         return _priced(setting.peers, sidecar, drawn, setting.slos)
     gaps = setting.corridor.sample(len(policy.gaps), plan.batches[batch], rng)
     return Placements.of(gaps, costs(sidecar, gaps, setting.corridor, setting.slos))
-
-
-def _crossings(
-    settings: Sequence[Setting], done: dict[tuple[str, int], SeedEvidence]
-) -> Iterator[tuple[Setting, int, list[Placements]]]:
-    """Every seed's trace with the schedules that were made on all the regime's traces."""
-    for setting in settings:
-        made = [done[setting.name, seed].placed[POLICY] for seed in range(setting.n_seeds)]
-        yield from ((setting, seed, made) for seed in range(setting.n_seeds))
 
 
 def load(plan: Plan, setting: Setting, seed: int, workload: Workload) -> LoadedSidecar:
@@ -300,55 +112,71 @@ def _contender(open_contender: Callable[[], Contender]) -> Contender:
     return open_contender()
 
 
-def run_seed(plan: Plan, setting: Setting, seed: int) -> SeedEvidence:
+def run_seed(plan: Plan, setting: Setting, seed: int) -> Evidence:
     """All arms of one seed, except the ones that need the other seeds' schedules."""
-    corridor, slos = setting.corridor, setting.slos
     workload = setting.worlds.workload(seed)
-    if not len(workload.trace):
+    trace = workload.trace
+    if not len(trace):
         raise BadInput(f"{setting.name}, seed {seed}", "no requests", "a trace with at least one request")
     sidecar = load(plan, setting, seed, workload)
     policy = place(plan, setting, seed, workload, sidecar)
-    replayed, no_sync = sidecar.replay(policy.schedule), sidecar.replay(Schedule.empty(workload.trace.n_islands))
-    peers, own = setting.peers, _as_peers(policy, corridor)
-    if peers is not None:
-        violation = peers.violation(own)
-    else:
-        violation = _busy_violation(policy.schedule, corridor) or corridor.violation(policy.schedule.start_ns)
-    idle = not len(policy.schedule) and _contender(plan.open_contender).kind == "recorded"
-    if idle:  # a log without merges is a no-sync arm, not a scheduler that defied H_max
-        violation = None
-    evidence = SeedEvidence(
+    rows = {POLICY: sidecar.replay(policy.schedule), NO_SYNC: sidecar.replay(Schedule.empty(trace.n_islands))}
+    violation = _violation(plan, setting, policy)
+    return Evidence(
         regime=setting.name,
         seed=seed,
-        trace_digest=workload.trace.digest,
-        n_requests=len(workload.trace),
-        prompt_tokens=int(workload.trace.prompt_tokens.sum(dtype=np.int64)),
-        output_tokens=int(workload.trace.output_tokens.sum(dtype=np.int64)),
+        trace_digest=trace.digest,
+        n_requests=len(trace),
+        prompt_tokens=int(trace.prompt_tokens.sum(dtype=np.int64)),
+        output_tokens=int(trace.output_tokens.sum(dtype=np.int64)),
         forced=int(policy.forced.sum()),
         corridor_violation=violation,
-        replay_difference=_difference(policy.measurements, replayed)
-        or _other_load(workload.trace, replayed, no_sync)
-        or _other_price(sidecar, policy.schedule, replayed, slos),
+        replay_difference=_difference(policy.measurements, rows[POLICY])
+        or _other_load(trace, *rows.values())
+        or _other_price(sidecar, policy.schedule, rows[POLICY], setting.slos),
         probes=_probes(plan, setting, seed, workload, policy),
         decided_ns=policy.decided_ns,
         merged=policy.merged,
-        requests={POLICY: replayed, NO_SYNC: no_sync},
+        placed=dict(_placed(plan, setting, seed, policy, violation, sidecar, rows)),
+        simulated={arm: Replay(m, regime=setting.name, seed=seed, arm=arm) for arm, m in rows.items()},
     )
-    counted = {arm: np.array([[m.violates(slo).sum() for slo in slos]]) for arm, m in evidence.requests.items()}
+
+
+def _idle_log(plan: Plan, policy: Rollout) -> bool:
+    """A log without merges is a no-sync arm, not a scheduler that defied H_max."""
+    return not len(policy.schedule) and _contender(plan.open_contender).kind == "recorded"
+
+
+def _violation(plan: Plan, setting: Setting, policy: Rollout) -> str | None:
+    if _idle_log(plan, policy):
+        return None
+    if setting.peers is not None:
+        return setting.peers.violation(_as_peers(policy, setting.corridor))
+    unequal = _busy_violation(policy.schedule, setting.corridor)
+    return unequal or setting.corridor.violation(policy.schedule.start_ns)
+
+
+def _placed(
+    plan: Plan, setting: Setting, seed: int, policy: Rollout, violation: str | None, sidecar: LoadedSidecar,
+    rows: dict[str, Measurements],
+) -> Iterator[tuple[str, Placements]]:  # fmt: skip
+    """The policy's schedule and every control's, priced; no control of a schedule outside the corridor."""
+    corridor, slos, peers = setting.corridor, setting.slos, setting.peers
+    counted = {arm: np.array([[m.violates(slo).sum() for slo in slos]]) for arm, m in rows.items()}
     if peers is not None:
-        evidence.placed[POLICY] = peers.stored([own], counted[POLICY])
-        evidence.placed[NO_SYNC] = peers.stored([_as_peers(None, corridor)], counted[NO_SYNC])
+        own = _as_peers(policy, corridor)
+        yield POLICY, peers.stored([own], counted[POLICY])
+        yield NO_SYNC, peers.stored([_as_peers(None, corridor)], counted[NO_SYNC])
         if violation is None and len(own):
             for arm, drawn in _peer_controls(plan, setting, seed, own, peers):
-                evidence.placed[arm] = _priced(peers, sidecar, drawn, slos)
-        return evidence
+                yield arm, _priced(peers, sidecar, drawn, slos)
+        return
     gaps = np.zeros(0, np.int64) if violation else corridor.gaps(policy.schedule.start_ns)
-    evidence.placed[POLICY] = Placements.of(gaps[None], counted[POLICY])
-    evidence.placed[NO_SYNC] = Placements.of(np.zeros((1, 0), np.int64), counted[NO_SYNC])
-    if violation is None and not idle:
+    yield POLICY, Placements.of(gaps[None], counted[POLICY])
+    yield NO_SYNC, Placements.of(np.zeros((1, 0), np.int64), counted[NO_SYNC])
+    if violation is None and not _idle_log(plan, policy):
         for arm, placements in _controls(plan, setting, seed, gaps, sidecar):
-            evidence.placed[arm] = Placements.of(placements, costs(sidecar, placements, corridor, slos))
-    return evidence
+            yield arm, Placements.of(placements, costs(sidecar, placements, corridor, slos))
 
 
 def _controls(
@@ -366,7 +194,9 @@ def _controls(
     if len(shifts) > plan.control_draws:
         shifts = shifts[np.sort(stream(SHIFTED).choice(len(shifts), plan.control_draws, replace=False))]
     yield SHIFTED, shifts
-    yield OPTIMUM, np.stack([optimum(corridor, budget, sidecar, slo) for slo in setting.slos])
+    best, worst = zip(*(extremes(corridor, budget, sidecar, slo) for slo in setting.slos), strict=True)
+    yield OPTIMUM, np.stack(best)
+    yield PESSIMUM, np.stack(worst)
 
 
 def _peer_controls(

@@ -11,15 +11,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from protocol.certificate.model import Head
 from protocol.errors import BadInput, ProtocolError
 from protocol.files import canonical_json, write_text
 
 SCHEMA = "diloco-protocol/preregistration"
 
 
-def fixed_part(head: Mapping[str, Any]) -> dict[str, Any]:
+def fixed_part(head: Head) -> dict[str, Any]:
     """What a registration fixes: everything that was asked, less the versions of libraries."""
-    return {key: head[key] for key in ("contender", "settings", "regimes")}
+    return {key: value for key, value in head.plain().items() if key not in ("preregistration", "versions")}
 
 
 def digest_of(fixed: Mapping[str, Any]) -> str:
@@ -27,7 +28,7 @@ def digest_of(fixed: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(fixed).encode()).hexdigest()
 
 
-def register(head: Mapping[str, Any], path: Path) -> str:
+def register(head: Head, path: Path) -> str:
     """Write the registration; returns its digest.  Raises BadInput when the file is already there."""
     if path.exists():
         raise BadInput(
@@ -42,7 +43,7 @@ def register(head: Mapping[str, Any], path: Path) -> str:
     return digest
 
 
-def honour(head: Mapping[str, Any], path: Path) -> str:
+def honour(head: Head, path: Path) -> str:
     """The digest of a registration that `head` keeps to.
 
     Raises BadInput when the file is none or was edited, ProtocolError naming each part that departs from it.

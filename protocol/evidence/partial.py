@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -11,11 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from protocol.errors import BadInput, ProtocolError
-from protocol.evidence import store as raw
-from protocol.evidence.store import SeedEvidence
+from protocol.evidence import store
+from protocol.evidence.model import Evidence
 from protocol.files import canonical_json, write_text
-from protocol.replay import replay as replays
-from protocol.replay.replay import Replayed
+from protocol.replay.replay import Replay
 
 PLAN = "plan.json"
 
@@ -47,10 +47,12 @@ class Partial:
     def __init__(self, folder: Path, plan: Mapping[str, object]) -> None:
         self.folder = folder / ".partial"
         self.started_afresh: str | None = None
+        # Digests only: a scheduler that could read the plan of an unfinished run would know its root.
+        digests = {key: hashlib.sha256(canonical_json(value).encode()).hexdigest() for key, value in plan.items()}
         stored = self._stored()
-        if stored is not None and stored != json.loads(canonical_json(plan)):
-            kept = len(list(self.folder.glob("replay-*")))
-            changed = sorted(k for k in {*stored, *plan} if stored.get(k) != json.loads(canonical_json(plan)).get(k))
+        if stored is not None and stored != digests:
+            kept = len(list(self.folder.glob(f"*/{store.REPLAYS}")))
+            changed = sorted(k for k in {*stored, *digests} if stored.get(k) != digests.get(k))
             self.started_afresh = (
                 f"{', '.join(changed)} changed since the interrupted run"
                 if stored
@@ -63,7 +65,7 @@ class Partial:
                 )
             shutil.rmtree(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_text(self.folder / PLAN, canonical_json(plan))
+        write_text(self.folder / PLAN, canonical_json(digests))
 
     def _stored(self) -> dict[str, object] | None:
         try:
@@ -74,12 +76,12 @@ class Partial:
         except (OSError, ValueError, TypeError):
             return {}
 
-    def finished(self) -> dict[tuple[str, int], SeedEvidence]:
+    def finished(self) -> dict[tuple[str, int], Evidence]:
         """Seeds that need not be run again; one that cannot be read is dropped, and so run again."""
         found = {}
         for folder in sorted(self.folder.glob("seed-*")):
             try:
-                kept = raw.read(folder)
+                kept = store.read(folder)
             except BadInput:
                 shutil.rmtree(folder, ignore_errors=True)
                 continue
@@ -87,23 +89,23 @@ class Partial:
                 found[e.regime, e.seed] = e
         return found
 
-    def replays(self) -> list[Replayed]:
+    def replays(self) -> list[Replay]:
         """Replays on a real server that need not be made again, in the order of their names."""
         found = []
         for folder in sorted(self.folder.glob("replay-*")):
             try:
-                found += replays.read(folder)
+                found += store.read_replays(folder)
             except BadInput:
                 shutil.rmtree(folder, ignore_errors=True)
         return found
 
-    def keep(self, e: SeedEvidence) -> None:
+    def keep(self, e: Evidence) -> None:
         """Store one seed; it appears whole or not at all."""
-        self._store(f"seed-{e.regime}-{e.seed}", lambda folder: raw.write([e], folder))
+        self._store(f"seed-{e.regime}-{e.seed}", lambda folder: store.write([e], folder))
 
-    def keep_replay(self, r: Replayed) -> None:
+    def keep_replay(self, r: Replay) -> None:
         """Store one replay; it appears whole or not at all."""
-        self._store(f"replay-{r.seed}-{r.arm}-{r.draw}-{r.attempt}", lambda folder: replays.write([r], folder))
+        self._store(f"replay-{r.seed}-{r.arm}-{r.draw}-{r.attempt}", lambda folder: store.write_replays([r], folder))
 
     def _store(self, name: str, write: Callable[[Path], object]) -> None:
         name = name.replace("/", "_")

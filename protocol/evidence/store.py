@@ -1,241 +1,124 @@
-"""Raw results of a campaign: everything that the gates read, and nothing that they compute.
+"""The raw files of an output folder: evidence as Parquet, the same for every tier.
 
-`assess` works on these objects only, so a certificate can be recomputed from the files beside it.
+`assess` works on evidence only, so a certificate can be recomputed from the files beside it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from protocol.errors import BadInput
-from protocol.evidence import trained
-from protocol.evidence.trained import Trained
+from protocol.evidence import trained, version_1
+from protocol.evidence.model import Evidence, Probe, attached, attached_training
+from protocol.merging.placements import Placements
 from protocol.parquet import read_table, write_tables
-from protocol.replay import replay as replays
 from protocol.replay.measurements import Measurements
-from protocol.replay.replay import Replayed
-from protocol.workload.trace import whole
+from protocol.replay.replay import LiveDecision, Replay, Scrape
 
-#: Arms whose requests are kept row by row.
-POLICY, NO_SYNC = "policy", "no-sync"
-#: Arms kept as placements and violation counts: controls of the envelope, sensitivity controls, the optimum.
-UNIFORM, PERMUTED, SHIFTED, OPTIMUM, CROSSED = (
-    "uniform",
-    "own-gaps-permuted",
-    "own-schedule-shifted",
-    "optimum",
-    "crossed",
-)
-#: Controls of peer schedules: the policy's own partners at other times, and other partners at its own times.
-TIMING, PARTNERS = "own-partners-retimed", "own-times-repartnered"
-#: The raw files of an output folder: what was asked, and what was measured.
+_T = TypeVar("_T")
+
+#: What was asked, beside what was measured.
 ASKED = "asked.json"
-TABLES = ("decisions.parquet", "placements.parquet", "requests.parquet", "seeds.parquet")
+SEEDS, DECISIONS, PLACEMENTS, REQUESTS = "seeds.parquet", "decisions.parquet", "placements.parquet", "requests.parquet"
+#: Attempts on a real server, their rows, and what a live scheduler decided and was shown of the server's metrics.
+REPLAYS, SERVED, ANSWERS, SCRAPES = "replays.parquet", "served.parquet", "answers.parquet", "scrapes.parquet"
 _NULLABLE = ("corridor_violation", "replay_difference")
 
-
-@dataclass(frozen=True, eq=False)
-class Placements:
-    """Schedules of one arm on one trace, as gaps in decisions, with what each cost.
-
-    lengths : int32, shape (n,), merges of each schedule.  gaps : int32, shape (sum of lengths,).
-    violations : int64, shape (n, n_slos), requests that missed each SLO.
-    sizes : int32, shape (sum of lengths,), participants of each merge; members : int32, shape (sum of sizes,), who
-        they are.  None where all islands merge.  Gaps of peer schedules lie between the starts of successive merges.
-    """
-
-    lengths: NDArray[np.int32]
-    gaps: NDArray[np.int32]
-    violations: NDArray[np.int64]
-    sizes: NDArray[np.int32] | None = None
-    members: NDArray[np.int32] | None = None
-
-    def __post_init__(self) -> None:
-        for column in ("lengths", "gaps"):
-            object.__setattr__(self, column, whole("placements", column, getattr(self, column), "i4"))
-        costs = np.asarray(self.violations)
-        object.__setattr__(self, "violations", whole("placements", "violations", costs.ravel(), "i8"))
-        object.__setattr__(self, "violations", self.violations.reshape(costs.shape))
-        if self.lengths.sum() != len(self.gaps) or len(self.violations) != len(self.lengths):
-            raise BadInput(
-                "placements", f"{len(self.gaps)} gaps, {len(self.violations)} costs", "as many as the lengths say"
-            )
-        if self.sizes is not None and self.members is not None:
-            for column in ("sizes", "members"):
-                object.__setattr__(self, column, whole("placements", column, getattr(self, column), "i4"))
-            if len(self.sizes) != len(self.gaps) or self.sizes.sum() != len(self.members):
-                found = f"{len(self.sizes)} groups with {len(self.members)} members for {len(self.gaps)} merges"
-                raise BadInput("placements", found, "one group a merge")
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    @classmethod
-    def of(cls, gaps: NDArray[np.int64], violations: NDArray[np.int64]) -> Placements:
-        """From schedules of equal length: gaps of shape (n, K), violations of shape (n, n_slos)."""
-        return cls(np.full(len(gaps), gaps.shape[1], np.int32), gaps.ravel().astype(np.int32), violations)
-
-    def joined(self, more: Placements) -> Placements:
-        """These schedules, then those."""
-        parts = ("lengths", "gaps", "violations", *(("sizes", "members") if self.sizes is not None else ()))
-        return Placements(*(np.concatenate([getattr(self, p), getattr(more, p)]) for p in parts))
-
-    def rows(self) -> list[NDArray[np.int32]]:
-        return np.split(self.gaps, np.cumsum(self.lengths)[:-1]) if len(self) else []
+_SEED = {
+    "regime": pa.string(), "seed": pa.int64(), "trace_digest": pa.string(), "n_requests": pa.int64(),
+    "prompt_tokens": pa.int64(), "output_tokens": pa.int64(), "forced": pa.int64(), "corridor_violation": pa.string(),
+    "replay_difference": pa.string(),
+}  # fmt: skip
+_REPLAY = {
+    "regime": pa.string(), "seed": pa.int32(), "arm": pa.string(), "draw": pa.int32(), "position": pa.int32(),
+    "attempt": pa.int32(), "started": pa.string(), "wall_s": pa.float64(), "may_end_early": pa.bool_(),
+    "died": pa.string(),
+}  # fmt: skip
+#: What of an observation differs from one live decision to the next; the rest follows from the regime and the trace.
+SEEN = (
+    "time_s", "steps_since_merge", "merges_so_far", "loss", "loss_reduction", "tokens", "staleness_s",
+    "network_pressure", "serving_pressure", "checkpoint_pressure", "in_flight", "queued", "completed",
+    "recent_e2e_s", "recent_ttft_s",
+)  # fmt: skip
+_WHOLE = {"steps_since_merge", "merges_so_far", "tokens", "in_flight", "queued", "completed"}
+_ANSWER = {
+    "due_ns": pa.int64(), "asked_ns": pa.int64(), "answered_ns": pa.int64(), "merge": pa.bool_(), "said": pa.bool_(),
+}  # fmt: skip
+_SEEN = {name: pa.int64() if name in _WHOLE else pa.float64() for name in SEEN}
+_SCRAPE = {"at_ns": pa.int64(), "running": pa.int64(), "waiting": pa.int64(), "client": pa.int64()}
+_MAY_LACK = {"said", "running", "waiting", "died", *SEEN}
 
 
-@dataclass(frozen=True)
-class Probe:
-    """One integrity re-run: where the world was changed (None: not at all) and what then differed (None: nothing)."""
-
-    kind: str
-    at_ns: int | None
-    difference: str | None
+# Writing ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class SeedEvidence:
-    """One seed of one regime; `replays` are those on a real server, where there was one, `trained` (by arm) what
-    models lost that were trained under the schedules, where any were."""
-
-    regime: str
-    seed: int
-    trace_digest: str
-    n_requests: int
-    prompt_tokens: int
-    output_tokens: int
-    forced: int
-    corridor_violation: str | None
-    replay_difference: str | None
-    probes: tuple[Probe, ...]
-    decided_ns: NDArray[np.int64]
-    merged: NDArray[np.bool_]
-    requests: dict[str, Measurements]
-    placed: dict[str, Placements] = field(default_factory=dict)
-    replays: list[Replayed] = field(default_factory=list)
-    trained: dict[str, Trained] = field(default_factory=dict)
-
-
-def write(evidence: Sequence[SeedEvidence], folder: Path) -> list[str]:
-    """Write the raw files into `folder`; returns their names.  Same evidence, same bytes."""
+def write(evidence: Sequence[Evidence], folder: Path) -> list[str]:
+    """Write the raw files into `folder`; returns their names.  Same evidence, same bytes; no file without rows."""
     peers = any(p.sizes is not None for e in evidence for p in e.placed.values())
-    tables = {
-        "seeds.parquet": _seeds_table(evidence),
-        "decisions.parquet": pa.concat_tables(
-            [_labelled(e, decided_ns=e.decided_ns, merged=e.merged) for e in evidence]
-        ),
-        "requests.parquet": pa.concat_tables(
-            [_labelled(e, len(m), arm=arm, table=m.to_table()) for e in evidence for arm, m in e.requests.items()]
-        ),
-        "placements.parquet": pa.concat_tables(
-            [_placement_table(e, arm, p, peers) for e in evidence for arm, p in e.placed.items()]
-        ),
+    tables = {SEEDS: _seeds_table(evidence)}
+    parts: dict[str, list[pa.Table]] = {
+        DECISIONS: [_labelled(e, decided_ns=e.decided_ns, merged=e.merged) for e in evidence if e.simulated],
+        REQUESTS: [
+            _labelled(e, len(r.rows), arm=arm, table=r.rows.to_table())
+            for e in evidence
+            for arm, r in e.simulated.items()
+        ],
+        PLACEMENTS: [_placement_table(e, arm, p, peers) for e in evidence for arm, p in e.placed.items()],
     }
+    tables |= {name: pa.concat_tables(found) for name, found in parts.items() if found}
     names = write_tables(tables, folder)
-    made = [r for e in evidence for r in e.replays]
+    made = [r for e in evidence for r in e.served]
     runs = [t for e in evidence for t in e.trained.values()]
-    more = [*(replays.write(made, folder) if made else []), *(trained.write(runs, folder) if runs else [])]
+    more = [*(write_replays(made, folder) if made else []), *(trained.write(runs, folder) if runs else [])]
     return sorted(names + more)
 
 
-def read(folder: Path) -> list[SeedEvidence]:
-    """The evidence that `write` stored; an arm without rows is not there.
-
-    Raises BadInput naming a file or column that is missing or broken.
-    """
-    tables = {name: read_table(folder / name, _NULLABLE) for name in TABLES}
-    try:
-        found = _rebuilt(tables)
-    except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
-        what = str(error).splitlines()[0] if str(error) else "no detail"
-        raise BadInput(str(folder), f"broken raw files ({type(error).__name__}: {what})", "files as written") from None
-    if (folder / replays.REPLAYS).exists():
-        attach(found, replays.read(folder))
-    if (folder / trained.TRAINED).exists():
-        attach_trained(found, trained.read(folder))
-    return found
-
-
-def attach(evidence: Sequence[SeedEvidence], made: Sequence[Replayed]) -> None:
-    """Give each seed its replays.  Raises BadInput on one of a seed that is not there."""
-    seeds = {(e.regime, e.seed): e for e in evidence}
-    for r in made:
-        if (r.regime, r.seed) not in seeds:
-            raise BadInput(replays.REPLAYS, f"{r.regime}, seed {r.seed}", "a seed of this campaign")
-        seeds[r.regime, r.seed].replays.append(r)
+def write_replays(replays: Sequence[Replay], folder: Path) -> list[str]:
+    """The tables of real replays; row k of the first has the rows of the others with replay = k."""
+    columns = {name: pa.array([getattr(r, name) for r in replays], kind) for name, kind in _REPLAY.items()}
+    columns["requests"] = pa.array([len(r.rows) for r in replays], pa.int64())
+    for name in ("planned_ns", "ran_ns"):
+        columns[name] = pa.array([getattr(r, name).ravel().tolist() for r in replays], pa.list_(pa.int64()))
+    columns["failures"] = pa.array([json.dumps(dict(sorted(r.failures.items()))) for r in replays], pa.string())
+    tables = {REPLAYS: pa.table(columns), SERVED: pa.concat_tables([_numbered(k, r) for k, r in enumerate(replays)])}
+    if any(r.decisions or r.scrapes for r in replays):
+        answers, scrapes = [], []
+        for k, r in enumerate(replays):
+            for d in r.decisions:
+                seen = {name: None if d.seen is None else getattr(d.seen, name) for name in SEEN}
+                answers.append({"replay": k, **{name: getattr(d, name) for name in _ANSWER}, **seen})
+            scrapes += [{"replay": k, **vars(s)} for s in r.scrapes]
+        for name, rows, schema in ((ANSWERS, answers, {**_ANSWER, **_SEEN}), (SCRAPES, scrapes, _SCRAPE)):
+            kinds = pa.schema([("replay", pa.int32()), *schema.items()])
+            tables[name] = pa.Table.from_pylist(rows, schema=kinds)
+    return write_tables(tables, folder)
 
 
-def attach_trained(evidence: Sequence[SeedEvidence], runs: Sequence[Trained]) -> None:
-    """Give each seed its training runs.  Raises BadInput on one of a seed that is not there, or on two of one arm."""
-    seeds = {(e.regime, e.seed): e for e in evidence}
-    for t in runs:
-        e = seeds.get((t.regime, t.seed))
-        if e is None or t.arm not in (POLICY, UNIFORM) or t.arm in e.trained:
-            found = f"{t.regime}, seed {t.seed}, arm {t.arm}"
-            raise BadInput(trained.TRAINED, found, f"{POLICY} and {UNIFORM} of a seed of this campaign, each once")
-        e.trained[t.arm] = t
+def _numbered(k: int, r: Replay) -> pa.Table:
+    table = r.rows.to_table()
+    return table.add_column(0, "replay", pa.array(np.full(len(table), k, np.int32)))
 
 
-def _rebuilt(tables: Mapping[str, pa.Table]) -> list[SeedEvidence]:
-    seeds = tables["seeds.parquet"].to_pylist()
-    decisions = _by_seed(tables["decisions.parquet"], arms=False)
-    requests = _by_seed(tables["requests.parquet"])
-    placements = _by_seed(tables["placements.parquet"])
-    found = []
-    for row in seeds:
-        key = (row["regime"], row["seed"])
-        probes = tuple(Probe(**p) for p in json.loads(row.pop("probes")))
-        asked = decisions.get(key, {}).get("")
-        arms = {arm: Measurements.from_table(t) for arm, t in requests.get(key, {}).items()}
-        placed = {
-            arm: Placements(
-                t["gaps"].combine_chunks().value_lengths().to_numpy(),
-                t["gaps"].combine_chunks().flatten().to_numpy(),
-                t["violations"].combine_chunks().flatten().to_numpy().reshape(len(t), -1),
-                *_groups(t),
-            )
-            for arm, t in placements.get(key, {}).items()
-        }
-        found.append(
-            SeedEvidence(
-                **row,
-                probes=probes,
-                decided_ns=asked["decided_ns"].to_numpy() if asked is not None else np.empty(0, np.int64),
-                merged=asked["merged"].to_numpy() if asked is not None else np.empty(0, bool),
-                requests=arms,
-                placed=placed,
-            )
-        )
-    return found
+def _seeds_table(evidence: Sequence[Evidence]) -> pa.Table:
+    columns = {name: pa.array([getattr(e, name) for e in evidence], kind) for name, kind in _SEED.items()}
+    columns["probes"] = pa.array([json.dumps([vars(p) for p in e.probes]) for e in evidence], pa.string())
+    return pa.table(columns)
 
 
-def _groups(table: pa.Table) -> tuple[NDArray[np.int32] | None, NDArray[np.int32] | None]:
-    """Sizes and members of the merges; None for a regime in which all islands merge."""
-    if "groups" not in table.column_names:
-        return None, None
-    merges = table["groups"].combine_chunks()
-    if len(merges.flatten()) == 0 and len(table["gaps"].combine_chunks().flatten()):
-        return None, None
-    if (merges.value_lengths().to_numpy() != table["gaps"].combine_chunks().value_lengths().to_numpy()).any():
-        raise BadInput("placements", "a schedule with more or fewer groups than merges", "one group a merge")
-    groups = merges.flatten()
-    return groups.value_lengths().to_numpy(), groups.flatten().to_numpy()
-
-
-def _labels(e: SeedEvidence, n: int) -> dict[str, pa.Array]:
+def _labels(e: Evidence, n: int) -> dict[str, pa.Array]:
     regime = pa.DictionaryArray.from_arrays(np.zeros(n, np.int32), [e.regime])
     return {"regime": regime.cast(pa.string()), "seed": pa.array(np.full(n, e.seed, np.int32))}
 
 
 def _labelled(
-    e: SeedEvidence,
+    e: Evidence,
     n: int | None = None,
     arm: str | None = None,
     table: pa.Table | None = None,
@@ -251,11 +134,11 @@ def _labelled(
     return pa.table(data)
 
 
-def _placement_table(e: SeedEvidence, arm: str, p: Placements, peers: bool) -> pa.Table:
+def _placement_table(e: Evidence, arm: str, p: Placements, peers: bool) -> pa.Table:
     """peers : some regime of the campaign names participants, so every row has the column for them."""
     offsets = np.concatenate([[0], np.cumsum(p.lengths)]).astype(np.int32)
     slos = p.violations.shape[1]
-    costs = np.arange(0, len(p) * slos + 1, slos, dtype=np.int32)
+    costs = np.arange(0, len(p) * slos + 1, slos, dtype=np.int32) if slos else np.zeros(len(p) + 1, np.int32)
     data = _labels(e, len(p))
     data["arm"] = pa.array([arm] * len(p), pa.string())
     data["draw"] = pa.array(np.arange(len(p), dtype=np.int32))
@@ -269,27 +152,125 @@ def _placement_table(e: SeedEvidence, arm: str, p: Placements, peers: bool) -> p
     return pa.table(data)
 
 
-def _seeds_table(evidence: Sequence[SeedEvidence]) -> pa.Table:
-    plain = (
-        "regime",
-        "seed",
-        "trace_digest",
-        "n_requests",
-        "prompt_tokens",
-        "output_tokens",
-        "forced",
-        "corridor_violation",
-        "replay_difference",
+# Reading ---------------------------------------------------------------------------------------------------------
+
+
+def read(folder: Path) -> list[Evidence]:
+    """The evidence that `write` stored, less what live observations showed: no gate reads it.
+
+    Also reads the files of version 1.  Raises BadInput naming a file or column that is missing or broken.
+    """
+    if (folder / version_1.SEGMENTS).exists():
+        return version_1.read_session(folder)
+    found = _readable(folder, lambda: _seeds(folder))
+    if (folder / REPLAYS).exists():
+        found = attached(found, read_replays(folder))
+    if (folder / trained.TRAINED).exists():
+        found = attached_training(found, trained.read(folder))
+    return found
+
+
+def read_replays(folder: Path) -> list[Replay]:
+    """The replays that `write_replays` stored.  Raises BadInput naming what is missing or broken."""
+    return _readable(folder, lambda: _replays(folder))
+
+
+def _readable(folder: Path, read_: Callable[[], list[_T]]) -> list[_T]:
+    try:
+        return read_()
+    except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
+        what = str(error).splitlines()[0] if str(error) else "no detail"
+        raise BadInput(str(folder), f"broken raw files ({type(error).__name__}: {what})", "files as written") from None
+
+
+def _table(folder: Path, name: str, nullable: Iterable[str] = ()) -> pa.Table | None:
+    return read_table(folder / name, tuple(nullable)) if (folder / name).exists() else None
+
+
+def _seeds(folder: Path) -> list[Evidence]:
+    seeds = read_table(folder / SEEDS, _NULLABLE).to_pylist()
+    decisions = _by_seed(_table(folder, DECISIONS), arms=False)
+    requests = _by_seed(_table(folder, REQUESTS))
+    placements = _by_seed(_table(folder, PLACEMENTS))
+    found = []
+    for row in seeds:
+        key = (row["regime"], row["seed"])
+        probes = tuple(Probe(**p) for p in json.loads(row.pop("probes")))
+        asked = decisions.get(key, {}).get("")
+        found.append(
+            Evidence(
+                **row,
+                probes=probes,
+                decided_ns=asked["decided_ns"].to_numpy() if asked is not None else np.empty(0, np.int64),
+                merged=asked["merged"].to_numpy() if asked is not None else np.empty(0, bool),
+                placed={arm: _placed(t) for arm, t in placements.get(key, {}).items()},
+                simulated={
+                    arm: Replay(Measurements.from_table(t), regime=key[0], seed=key[1], arm=arm)
+                    for arm, t in requests.get(key, {}).items()
+                },
+            )
+        )
+    return found
+
+
+def _placed(table: pa.Table) -> Placements:
+    gaps, costs = table["gaps"].combine_chunks(), table["violations"].combine_chunks().flatten().to_numpy()
+    slos = len(costs) // len(table)
+    return Placements(
+        gaps.value_lengths().to_numpy(), gaps.flatten().to_numpy(), costs.reshape(len(table), slos), *_groups(table)
     )
-    text = {"regime", "trace_digest", "corridor_violation", "replay_difference"}
-    columns = {c: pa.array([getattr(e, c) for e in evidence], pa.string() if c in text else pa.int64()) for c in plain}
-    columns["probes"] = pa.array([json.dumps([vars(p) for p in e.probes]) for e in evidence], pa.string())
-    return pa.table(columns)
 
 
-def _by_seed(table: pa.Table, arms: bool = True) -> dict[tuple[str, int], dict[str, pa.Table]]:
+def _groups(table: pa.Table) -> tuple[NDArray[np.int32] | None, NDArray[np.int32] | None]:
+    """Sizes and members of the merges; None for a regime in which all islands merge."""
+    if "groups" not in table.column_names:
+        return None, None
+    merges = table["groups"].combine_chunks()
+    if len(merges.flatten()) == 0 and len(table["gaps"].combine_chunks().flatten()):
+        return None, None
+    if (merges.value_lengths().to_numpy() != table["gaps"].combine_chunks().value_lengths().to_numpy()).any():
+        raise BadInput("placements", "a schedule with more or fewer groups than merges", "one group a merge")
+    groups = merges.flatten()
+    return groups.value_lengths().to_numpy(), groups.flatten().to_numpy()
+
+
+def _replays(folder: Path) -> list[Replay]:
+    described, rows = read_table(folder / REPLAYS, ("died",)), read_table(folder / SERVED)
+    sizes = described["requests"].to_numpy()
+    index = np.repeat(np.arange(len(sizes)), sizes)
+    if not np.array_equal(rows["replay"].to_numpy(), index):
+        raise BadInput(SERVED, f"{len(rows)} rows", f"{len(index)}, as {REPLAYS} says, in its order")
+    answers = _by_replay(_table(folder, ANSWERS, _MAY_LACK), _ANSWER)
+    scrapes = _by_replay(_table(folder, SCRAPES, _MAY_LACK), _SCRAPE)
+    ends = np.cumsum(sizes)
+    found = []
+    for k, (row, begin, end) in enumerate(zip(described.to_pylist(), ends - sizes, ends, strict=True)):
+        plain: dict[str, Any] = {name: row[name] for name in _REPLAY if name in row}
+        plain["arm"], plain["draw"] = version_1.ARMS.get(plain["arm"], (plain["arm"], plain["draw"]))
+        found.append(
+            Replay(
+                rows=Measurements.from_table(rows.slice(begin, end - begin)),
+                planned_ns=np.array(row["planned_ns"], np.int64),
+                ran_ns=np.array(row["ran_ns"], np.int64),
+                failures=json.loads(row["failures"]),
+                decisions=tuple(LiveDecision(**d) for d in answers.get(k, ())),
+                scrapes=tuple(Scrape(**s) for s in scrapes.get(k, ())),
+                **plain,
+            )
+        )
+    return found
+
+
+def _by_replay(table: pa.Table | None, columns: Mapping[str, pa.DataType]) -> dict[int, list[dict[str, Any]]]:
+    found: dict[int, list[dict[str, Any]]] = {}
+    for row in table.select(["replay", *columns]).to_pylist() if table is not None else ():
+        found.setdefault(row.pop("replay"), []).append(row)
+    return found
+
+
+def _by_seed(table: pa.Table | None, arms: bool = True) -> dict[tuple[str, int], dict[str, pa.Table]]:
     """Consecutive runs of equal (regime, seed, arm); `write` stores each of them in one piece.  No arm is ""."""
-    if not len(table):
+    if table is None or not len(table):
         return {}
     keys = [table[name].to_numpy() for name in ("regime", "seed", *(("arm",) if arms else ()))]
     change = np.zeros(len(table), bool)

@@ -1,8 +1,8 @@
-"""G3: better than matched random placement, and by looking at the load."""
+"""G3: better than matched random placement, and by following the load."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,28 +10,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol import seeds
-from protocol.evidence.store import (
+from protocol.evidence.model import (
     CROSSED,
-    NO_SYNC,
     OPTIMUM,
     PARTNERS,
     PERMUTED,
-    POLICY,
+    PESSIMUM,
     SHIFTED,
     TIMING,
-    UNIFORM,
-    SeedEvidence,
+    Evidence,
 )
+from protocol.gates.progress import merges_of
 from protocol.gates.result import Check, GateResult
-from protocol.merging.corridor import Corridor
-from protocol.stats.envelope import Envelope, envelope
-from protocol.stats.randomization import crossed
-from protocol.stats.result import Interval, TestOutcome
-from protocol.stats.sequential import SequentialOutcome, StoppingRule, besag_clifford
+from protocol.gates.spec import Spec
+from protocol.gates.units import compared
+from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM, Replay
+from protocol.stats.gains import MIN_DRAWS, Gain, Gains, Standing, judge_gains
+from protocol.stats.result import Interval
+from protocol.stats.sequential import SequentialOutcome, joint_test
+from protocol.workload.slo import Slo
 from protocol.workload.trace import NS_PER_S
 
-#: Level of the stopping rule of sequential draws; certificates at a smaller alpha are stricter still.
-SEQUENTIAL_ALPHA = 0.05
+TITLE = "matched random-deferral envelope"
 UNRELATED, PLACEBO = "unrelated-trace", "placebo"
 
 #: Of peer schedules, the matched draws keep more than the number of merges.
@@ -50,242 +50,274 @@ QUESTIONS = {
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Everything about one regime and SLO that the envelope's verdict rests on.
+    """Everything about one regime and SLO that the envelope's verdict rests on; costs in pp of sync-excess violations.
 
-    excess : sync-excess violations in percentage points, by arm: policy (S,), draws of each control S arrays.
-    tests : the matched envelope.  independence : whether the schedules know their traces.
-    p : the largest of the p-values, None when any is undecidable, with `reason`.  p_sequential : of draws that may stop
-        early; it counts when they did.
+    evidence : the seeds that are compared.  gains : both gains and their tests.  exchanged : float64, shape (S, S), None
+        where schedules were not exchanged.  p : the largest p-value, of draws that may stop early also theirs.
     """
 
-    seeds: tuple[int, ...]
-    merges: NDArray[np.int64]
-    tests: Envelope
-    independence: TestOutcome
+    spec: Spec
+    slo: Slo
+    index: int
+    evidence: tuple[Evidence, ...]
+    gains: Gains
+    exchanged: NDArray[np.float64] | None
+    sequential: SequentialOutcome | None
     p: float | None
-    p_sequential: float | None
     reason: str | None
-    no_sync_pct: NDArray[np.float64]
-    optimum_pp: NDArray[np.float64]
-    per_merge: tuple[float, float]
-    requests_saved: float
-    controls: tuple[Mapping[str, Any], ...]
+    detectable: float | None
+
+    # What the replays cost ---------------------------------------------------------------------------------------
+
+    def idle(self, e: Evidence, r: Replay | None = None) -> float:
+        """Violations without merges beside a replay.
+
+        A live block runs in a fixed order, so its baseline is read off at the replay's own place between the nearest
+        replays without merges: a steady drift cancels, and in the balanced order it is the mean of the two neighbours.
+        Elsewhere the order is random and the mean of all of them serves.
+        """
+        if not self.spec.on_server:
+            return float(e.priced(NO_SYNC, self.index)[0])
+        idle = sorted((i.position, float(i.rows.violates(self.slo).sum())) for i in e.replays(NO_SYNC))
+        if self.spec.back_end == "live" and r is not None:
+            return float(np.interp(r.position, [place for place, _ in idle], [count for _, count in idle]))
+        return float(np.mean([count for _, count in idle]))
+
+    def excess(self, e: Evidence, arm: str) -> NDArray[np.float64]:
+        """Sync-excess violations of an arm's schedules, pp, shape (n,)."""
+        counts = e.violations(arm, self.slo, self.index)
+        if self.spec.on_server:
+            base = np.array([self.idle(e, r) for r in e.replays(arm)])
+        else:
+            base = np.full(len(counts), self.idle(e))
+        return 100 * (counts - base) / e.n_requests
+
+    def priced_excess(self, e: Evidence, arm: str) -> NDArray[np.float64]:
+        """The same as simulated; empty where it was not."""
+        idle = e.priced(NO_SYNC, self.index)
+        return 100 * (e.priced(arm, self.index) - idle[0]) / e.n_requests if len(idle) else np.empty(0)
+
+    def best(self, arm: str) -> NDArray[np.float64]:
+        """The placement that was searched for this SLO, by seed; NaN where there is none."""
+        found = [e.placed.get(arm) for e in self.evidence]
+        rows = [self.priced_excess(e, arm) for e in self.evidence]
+        return np.array(
+            [
+                row[self.index] if p is not None and len(row) > self.index else np.nan
+                for row, p in zip(rows, found, strict=True)
+            ]
+        )
+
+    # As the certificate states it --------------------------------------------------------------------------------
 
     def to_json(self, p_holm: float | None) -> dict[str, Any]:
         """Plain values; unknown is None."""
-        t = self.tests
-        known = len(t.policy) == len(self.seeds)
-        optimum_gain = _finite(np.mean(t.draw_mean - self.optimum_pp)) if known else None
-        captured = t.gain / optimum_gain if t.gain is not None and optimum_gain else None
-        per_seed = [
-            {
-                "seed": seed,
-                "merges": int(self.merges[i]),
-                "policy": float(t.policy[i]),
-                "draw_mean": float(t.draw_mean[i]),
-                "draw_sd": float(t.draw_sd[i]),
-                "rank": int(t.ranks[i]),
-                "of": t.n_draws + 1,
-                "no_sync_pct": float(self.no_sync_pct[i]),
-                "optimum": _finite(self.optimum_pp[i]),
-            }
-            for i, seed in enumerate(self.seeds)
-            if known
-        ]
+        g, spec = self.gains, self.spec
+        known = len(g.policy) == len(self.evidence) > 0
+        requests = np.array([e.n_requests for e in self.evidence], np.float64)
+        merges = np.array([merges_of(e, POLICY, spec)[0] for e in self.evidence], np.float64) if known else np.empty(0)
+        optimum = self.best(OPTIMUM) if not spec.on_server else np.full(len(self.evidence), np.nan)
+        optimum_gain = _finite(np.mean(g.draw_mean - optimum)) if known else None
+        gain = (
+            g.chance.estimate if g.chance is not None else _finite(np.mean(g.draw_mean - g.policy)) if known else None
+        )
+        idle_pct = np.array([100 * self.idle(e) / e.n_requests for e in self.evidence])
+        saved = None
+        if known:
+            with np.errstate(all="ignore"):  # an edited file may name no islands; what is not finite is unknown
+                per_run = np.float64(np.mean((g.draw_mean - g.policy) * requests / 100))
+                saved = _finite(per_run * 600 / (spec.corridor.horizon_ns / NS_PER_S) / spec.islands)
+
+        def per_merge(cost: NDArray[np.float64]) -> float | None:
+            return _finite((cost * requests).sum() / 100 / merges.sum()) if known and merges.sum() else None
+
+        worst = None if g.worst_seed is None or not known else g.worst_seed
         return {
-            "gain_pp": t.gain,
-            "interval_pp": _limits(t.interval),
-            "lower_bound_pp": _finite(t.lower_bound),
-            "t_interval_pp": _limits(t.t_interval),
-            "p_stratified": t.stratified.pvalue,
-            "p_sign_flip": t.sign_flip.pvalue,
-            "p_rank": t.rank.pvalue,
-            "p_crossed": self.independence.pvalue,
-            "p_sequential": self.p_sequential,
+            "gain_pp": gain,
+            **_limits_of("", g.chance),
+            "t_interval_pp": _limits(g.chance.t_interval) if g.chance else None,
+            "load_gain_pp": g.load.estimate if g.load else None,
+            **_limits_of("load_", g.load),
+            "load_gain_simulated": spec.on_server and g.load is not None,
+            "min_effect_pp": spec.min_effect_pp,
+            "tests": [
+                {
+                    "name": t.name,
+                    "about": t.concerns,
+                    "p": t.outcome.pvalue,
+                    "p_at_zero": t.at_zero,
+                    "smallest_p": t.outcome.floor,
+                }
+                for t in g.tests
+            ],
             "p": self.p,
+            "decided_by": g.decided_by,
+            "p_sequential": self.sequential.pvalue if self.sequential is not None else None,
             "p_holm": p_holm,
-            "attainable_p": t.floor,
-            "n_seeds": t.n_seeds,
-            "n_draws": t.n_draws,
-            "mde_pp": t.detectable,
-            "policy_excess_pp": _finite(np.mean(t.policy)) if known else None,
-            "control_excess_pp": _finite(np.mean(t.draw_mean)) if known else None,
-            "no_sync_violation_pct": _finite(np.mean(self.no_sync_pct)),
-            "policy_violations_per_merge": _finite(self.per_merge[0]),
-            "control_violations_per_merge": _finite(self.per_merge[1]),
+            "standing": str(standing(self, p_holm)),
+            "attainable_p": g.floor,
+            "bounded_lower_bound_pp": g.bounded.lower_bound if g.bounded else None,
+            "bounded_p": g.bounded.outcome.pvalue if g.bounded else None,
+            "worst_seed": None if worst is None else self.evidence[worst].seed,
+            "worst_seed_gain_pp": None if worst is None else float(g.draw_mean[worst] - g.policy[worst]),
+            "unseen_loss_share": g.unseen_share,
+            "n_seeds": g.n_seeds,
+            "n_draws": g.n_draws,
+            "detectable_gain_pp": self.detectable,
+            "policy_excess_pp": _finite(np.mean(g.policy)) if known else None,
+            "control_excess_pp": _finite(np.mean(g.draw_mean)) if known else None,
+            "no_sync_violation_pct": _finite(np.mean(idle_pct)) if len(idle_pct) else None,
+            "policy_violations_per_merge": per_merge(g.policy) if known else None,
+            "control_violations_per_merge": per_merge(g.draw_mean) if known else None,
             "optimum_gain_pp": optimum_gain,
-            "gain_captured": _finite(captured),
-            "requests_saved_per_sidecar_per_10_min": _finite(self.requests_saved),
-            "per_seed": per_seed,
-            "controls": list(self.controls),
+            "gain_captured": _finite(gain / optimum_gain) if gain is not None and optimum_gain else None,
+            "requests_saved_per_sidecar_per_10_min": saved,
+            "per_seed": [
+                {
+                    "seed": e.seed,
+                    "merges": int(merges[i]),
+                    "policy": float(g.policy[i]),
+                    "draw_mean": float(g.draw_mean[i]),
+                    "draw_sd": float(g.draw_sd[i]),
+                    "rank": int(g.ranks[i]),
+                    "of": len(self.excess(e, UNIFORM)) + 1,
+                    "no_sync_pct": float(idle_pct[i]),
+                    "optimum": _finite(optimum[i]),
+                }
+                for i, e in enumerate(self.evidence)
+                if known
+            ],
+            "controls": controls(self),
         }
 
 
-def measure(
-    evidence: Sequence[SeedEvidence],
-    slo: int,
-    corridor: Corridor,
-    islands: int,
-    root_seed: int,
-    alpha: float,
-    most: int | None = None,
-    simulated: Sequence[SeedEvidence] | None = None,
-) -> Measured:
-    """The envelope of one regime for its SLO number `slo`; never raises on missing arms, they are undecidable.
-
-    most : draws a seed at which sequential drawing would have ended; None when the number was fixed.
-    simulated : the seeds as they were simulated, when `evidence` is what a real server made of them.  The exchange
-        between traces, whose replays grow with the square of the seeds, is then read from there.
-    """
-    name = evidence[0].regime
-    placed_in = evidence if simulated is None else simulated
-    requests = np.array([e.n_requests for e in evidence], np.float64)
-    idle = np.array([_violations(e, NO_SYNC, slo)[0] for e in evidence], np.float64)
-
-    def excess(arm: str) -> list[NDArray[np.float64]]:
-        return [100 * (_violations(e, arm, slo) - idle[i]) / requests[i] for i, e in enumerate(evidence)]
-
-    policy = np.array([values[0] for values in excess(POLICY)])
-    best = np.array([values[slo] if len(values) > slo else np.nan for values in excess(OPTIMUM)])
-    merges = np.array([e.placed[POLICY].lengths[0] for e in placed_in], np.int64)
-
-    def stream(what: str) -> np.random.Generator:
-        return seeds.generator(root_seed, "test", what, name, slo)
-
-    tests = envelope(policy, excess(UNIFORM), stream("envelope"), alpha=alpha)
-    simulated_idle = np.array([_violations(e, NO_SYNC, slo)[0] for e in placed_in], np.float64)
-    cost = _cost_per_merge(placed_in, slo, simulated_idle)
-    independence = crossed(cost, stream("crossed"))
-    exchanged = _exchanged(cost) * merges
-    ps = [tests.pvalue, independence.pvalue]
-    sequential = sequential_test(evidence, slo, most) if most is not None else None
+def measure(evidence: Sequence[Evidence], spec: Spec, index: int, bounded: bool = False) -> Measured:
+    """The envelope of one regime for its SLO number `index`; never raises on missing arms, they are undecidable."""
+    kept = tuple(compared(evidence, spec))
+    slo = spec.slos[index]
+    bare = Measured(spec, slo, index, kept, _nothing(spec), None, None, None, None, None)
+    policy = [_first(bare.excess(e, POLICY)) for e in kept]
+    draws = [bare.excess(e, UNIFORM) for e in kept]
+    exchanged = None if spec.back_end == "live" else _exchanged(bare)
+    worst = bare.best(PESSIMUM)
+    gains = judge_gains(
+        policy,
+        draws,
+        exchanged,
+        stream(spec, "envelope", index),
+        delta=spec.min_effect_pp,
+        alpha=spec.alpha,
+        worst=worst if np.isfinite(worst).all() and len(worst) and not spec.on_server else None,
+        best=bare.best(OPTIMUM) if not spec.on_server else None,
+        bounded=bounded,
+        min_draws=1 if spec.back_end == "live" else MIN_DRAWS,
+    )
+    sequential = None
+    if spec.sequential and kept:
+        own, drawn = ([e.priced(arm, index) for e in kept] for arm in (POLICY, UNIFORM))
+        sequential = joint_test(own, drawn, [e.n_requests for e in kept], spec.draws)
+    ps, reason = [gains.pvalue], gains.reason
     if sequential is not None and (sequential.stopped_early or sequential.pvalue is None):
         ps.append(sequential.pvalue)
+        reason = reason or sequential.reason
     known = [p for p in ps if p is not None]
-    reasons = (tests.reason, independence.reason, sequential.reason if sequential is not None else None)
-    missing = next((reason for reason in reasons if reason), None)
-    gain_requests = np.mean((tests.draw_mean - tests.policy) * requests / 100) if len(tests.policy) else np.nan
-    with np.errstate(all="ignore"):  # an edited file may name no islands; what is not finite is shown as unknown
-        requests_saved = float(np.float64(gain_requests) * 600 / (corridor.horizon_ns / NS_PER_S) / islands)
-    total = merges.sum()
-    peers = any(TIMING in e.placed for e in evidence)
-    per_merge = (
-        (float((policy * requests).sum() / 100 / total), float((tests.draw_mean * requests).sum() / 100 / total))
-        if total and len(tests.draw_mean)
-        else (np.nan, np.nan)
-    )
-    return Measured(
-        seeds=tuple(e.seed for e in evidence),
-        merges=merges,
-        tests=tests,
-        independence=independence,
-        p=max(known) if len(known) == len(ps) else None,
-        p_sequential=sequential.pvalue if sequential is not None else None,
-        reason=missing,
-        no_sync_pct=100 * idle / requests,
-        optimum_pp=best,
-        per_merge=per_merge,
-        requests_saved=requests_saved,
-        controls=tuple(
-            _controls(policy, exchanged, tests, independence, excess, stream, alpha, peers)
-            if simulated is None
-            else _replayed_controls(simulated, slo, exchanged, simulated_idle, tests, independence, alpha)
-        ),
-    )
+    p = max(known) if len(known) == len(ps) else None
+    return Measured(spec, slo, index, kept, gains, exchanged, sequential, p, reason, None)
 
 
-def sequential_test(evidence: Sequence[SeedEvidence], slo: int, most: int) -> SequentialOutcome:
-    """Besag and Clifford's test on joint draws: draw j is the sum over seeds of each seed's j-th draw.
+def _nothing(spec: Spec) -> Gains:
+    return judge_gains([], [], None, np.random.default_rng(0), alpha=spec.alpha)
 
-    The rule stops only once the p-value must exceed 5 %, so a certificate is only ever given on all draws.
+
+def stream(spec: Spec, what: str, index: int) -> np.random.Generator:
+    return seeds.generator(spec.root_seed, "test", what, spec.regime, index)
+
+
+def _first(values: NDArray[np.float64]) -> float:
+    return float(values[0]) if len(values) else float("nan")
+
+
+def _exchanged(measured: Measured) -> NDArray[np.float64]:
+    """[s, t]: sync-excess violations in pp on trace s, as simulated, of the schedule that was made on trace t.
+
+    Scaled to the merges of the schedule made on trace s, so that a schedule that merges less gains nothing by that.
     """
-    requests = [e.n_requests for e in evidence]
-    own = sum(_violations(e, POLICY, slo)[0] / n for e, n in zip(evidence, requests, strict=True))
-    fewest = min(len(_violations(e, UNIFORM, slo)) for e in evidence)
-    joint = sum(_violations(e, UNIFORM, slo)[:fewest] / n for e, n in zip(evidence, requests, strict=True))
-    return besag_clifford(float(own), np.asarray(joint).tolist(), StoppingRule.futility(SEQUENTIAL_ALPHA, most))
-
-
-def _violations(e: SeedEvidence, arm: str, slo: int) -> NDArray[np.float64]:
-    placed = e.placed.get(arm)
-    return np.array([np.nan]) if placed is None else placed.violations[:, slo].astype(np.float64)
-
-
-def _cost_per_merge(evidence: Sequence[SeedEvidence], slo: int, idle: NDArray[np.float64]) -> NDArray[np.float64]:
-    """cost[s, t]: sync-excess violations per merge of the schedule made on trace t, replayed on trace s, in pp."""
-    size = len(evidence)
+    size = len(measured.evidence)
+    every = max((e.seed for e in measured.evidence), default=-1) + 1
+    columns = [e.seed for e in measured.evidence]
     cost = np.full((size, size), np.nan)
-    for s, e in enumerate(evidence):
+    for row, e in enumerate(measured.evidence):
         placed = e.placed.get(CROSSED)
-        if placed is not None and len(placed) == size:
+        if placed is not None and len(placed) >= every:
             merges = np.where(placed.lengths > 0, placed.lengths, np.nan)
-            cost[s] = 100 * (placed.violations[:, slo] - idle[s]) / merges / e.n_requests
+            cost[row] = (measured.priced_excess(e, CROSSED) / merges * placed.lengths[e.seed])[columns]
     return cost
 
 
-def _exchanged(cost: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mean cost per merge on each trace of the schedules made on the other traces, shape (S,)."""
-    size = len(cost)
-    return (cost.sum(axis=1) - np.diagonal(cost)) / (size - 1) if size > 1 else np.full(size, np.nan)
+# Controls --------------------------------------------------------------------------------------------------------
 
 
-def _controls(
-    policy: NDArray[np.float64],
-    exchanged: NDArray[np.float64],
-    tests: Envelope,
-    independence: TestOutcome,
-    excess: Callable[[str], list[NDArray[np.float64]]],
-    stream: Callable[[str], np.random.Generator],
-    alpha: float,
-    peers: bool,
-) -> list[dict[str, Any]]:
-    """The controls side by side; only the uniform draws and the exchange between traces decide."""
-    found = [_control(UNIFORM, tests.gain, tests.pvalue, tests.n_seeds * tests.n_draws, True, alpha)]
+def controls(measured: Measured) -> list[dict[str, Any]]:
+    """The controls side by side; only the uniform draws and the exchange between traces decide.
+
+    Those that would cost a replay each are there in simulation only.
+    """
+    spec, gains, kept = measured.spec, measured.gains, measured.evidence
+    if spec.back_end == "live" or not kept:
+        return []
+    of_chance = [t.outcome.pvalue for t in gains.tests if t.concerns == "chance" and t.outcome.pvalue is not None]
+    gain = gains.chance.estimate if gains.chance else None
+    found = [_control(UNIFORM, gain, max(of_chance, default=None), gains.n_seeds * gains.n_draws, True, spec.alpha)]
+    peers = any(TIMING in e.placed for e in kept)
     if peers:
         found[0]["question"] = _PEERS
-    for arm in (TIMING, PARTNERS) if peers else (PERMUTED, SHIFTED):
-        draws = excess(arm)
-        usable = [i for i, d in enumerate(draws) if len(d) and np.isfinite(d).all()]
-        result = envelope(policy[usable], [draws[i] for i in usable], stream(arm), alpha=alpha, min_draws=1)
-        found.append(_control(arm, result.gain, result.pvalue, sum(len(draws[i]) for i in usable), False, alpha))
-    own = _finite(np.mean(exchanged - policy)) if len(exchanged) else None
-    found.append(_control(UNRELATED, own, independence.pvalue, independence.n, True, alpha))
-    placebo = envelope(exchanged, excess(UNIFORM), stream(PLACEBO), alpha=alpha)
-    found.append(_control(PLACEBO, placebo.gain, placebo.pvalue, placebo.n_seeds * placebo.n_draws, False, alpha))
-    return found
+    if not spec.on_server:
+        for arm in (TIMING, PARTNERS) if peers else (PERMUTED, SHIFTED):
+            found.append(_against(measured, arm))
+    load = next((t.outcome.pvalue for t in gains.tests if t.concerns == "load"), None)
+    unrelated = _control(UNRELATED, gains.load.estimate if gains.load else None, load, len(kept), True, spec.alpha)
+    if spec.on_server:
+        unrelated["question"] += " (simulated)"
+    return [*found, unrelated, *([] if spec.on_server else [_placebo(measured)])]
 
 
-def _replayed_controls(
-    simulated: Sequence[SeedEvidence],
-    slo: int,
-    exchanged: NDArray[np.float64],
-    idle: NDArray[np.float64],
-    tests: Envelope,
-    independence: TestOutcome,
-    alpha: float,
-) -> list[dict[str, Any]]:
-    """The two that decide: the draws as the server served them, and the exchange as it was simulated."""
-    own = [100 * (_violations(e, POLICY, slo)[0] - idle[i]) / e.n_requests for i, e in enumerate(simulated)]
-    exchange = _control(UNRELATED, _finite(np.mean(exchanged - own)), independence.pvalue, independence.n, True, alpha)
-    exchange["question"] = f"{exchange['question']} (simulated)"
-    return [_control(UNIFORM, tests.gain, tests.pvalue, tests.n_seeds * tests.n_draws, True, alpha), exchange]
+def _against(measured: Measured, arm: str) -> dict[str, Any]:
+    """The policy against one of the sensitivity controls, at no effect at all."""
+    kept = [e for e in measured.evidence if len(measured.excess(e, arm)) and np.isfinite(measured.excess(e, arm)).all()]
+    policy = [_first(measured.excess(e, POLICY)) for e in kept]
+    draws = [measured.excess(e, arm) for e in kept]
+    return _judged(measured, arm, policy, draws, 1)
+
+
+def _placebo(measured: Measured) -> dict[str, Any]:
+    cost, size = measured.exchanged, len(measured.evidence)
+    known = cost is not None and size > 1
+    others = (
+        (cost.sum(axis=1) - np.diagonal(cost)) / (size - 1) if known and cost is not None else np.full(size, np.nan)
+    )
+    return _judged(
+        measured, PLACEBO, others.tolist(), [measured.excess(e, UNIFORM) for e in measured.evidence], MIN_DRAWS
+    )
+
+
+def _judged(
+    measured: Measured, name: str, policy: list[float], draws: list[NDArray[np.float64]], least: int
+) -> dict[str, Any]:
+    spec = measured.spec
+    g = judge_gains(policy, draws, None, stream(spec, name, measured.index), alpha=spec.alpha, min_draws=least)
+    gain = g.chance.estimate if g.chance else None
+    return _control(name, gain, g.pvalue, sum(map(len, draws)), False, spec.alpha)
+
+
+_SAYS = {
+    UNIFORM: ("better than chance", "not shown to beat chance"),
+    UNRELATED: ("the schedules follow the load", "not shown to follow the load"),
+    PLACEBO: ("a gain without looking", "no gain without looking was shown"),
+}
 
 
 def _control(name: str, gain: float | None, p: float | None, n: int, gates: bool, alpha: float) -> dict[str, Any]:
-    if p is None:
-        says = "undecidable"
-    elif p <= alpha:
-        says = {
-            UNIFORM: "better than chance",
-            UNRELATED: "the schedules follow the load",
-            PLACEBO: "a gain without looking",
-        }.get(name, "it matters")
-    else:
-        says = {
-            UNIFORM: "not shown to beat chance",
-            UNRELATED: "not shown to follow the load",
-            PLACEBO: "no gain without looking was shown",
-        }.get(name, "not shown")
+    yes, no = _SAYS.get(name, ("it matters", "not shown"))
     return {
         "name": name,
         "question": QUESTIONS[name],
@@ -293,54 +325,90 @@ def _control(name: str, gain: float | None, p: float | None, n: int, gates: bool
         "p": p,
         "n": n,
         "gates": gates,
-        "says": says,
+        "says": "undecidable" if p is None else yes if p <= alpha else no,
     }
 
 
-def envelope_gate(measured: Measured, p_holm: float | None, alpha: float, min_effect_pp: float) -> GateResult:
-    """Passes when the Holm-adjusted p is at most alpha and the gain's lower bound exceeds the minimum effect."""
-    title = "matched random-deferral envelope"
-    t = measured.tests
-    floor = max(t.floor or 0.0, measured.independence.floor or 0.0)
-    lower = _finite(t.lower_bound)
-    if measured.p is None or p_holm is None or lower is None or t.gain is None or floor > alpha:
-        reason = measured.reason or f"no p below {floor:.3g} was attainable, so none at {alpha:g}: more seeds or draws"
-        return GateResult("G3", title, (Check("placement", "undecidable", reason, n=t.n_seeds),))
-    limits = _limits(t.interval)
-    interval = (limits[0], limits[1]) if limits and limits[0] is not None and limits[1] is not None else None
-    found = {
-        "the stratified test": t.stratified.pvalue or 0.0,
-        "the sign-flip test": t.sign_flip.pvalue or 0.0,
-        "the exchange between traces": measured.independence.pvalue or 0.0,
-    }
-    weakest = max(found, key=lambda name: found[name])
-    detectable = f"; a gain of {t.detectable:.2f} pp would have been found 9 times in 10" if t.detectable else ""
-    says = f"gain {t.gain:.2f} pp over {t.n_draws} matched draws in each of {t.n_seeds} seeds"
-    significant = p_holm <= alpha
-    blind = measured.independence.pvalue is not None and measured.independence.pvalue > alpha
-    if significant:
-        reason = f"{says}, Holm p = {p_holm:.3g}"
-    elif blind and t.pvalue is not None and t.pvalue <= alpha:
-        reason = (
-            f"{says}, but exchanging its schedules between traces costs no more "
-            f"(p = {measured.independence.pvalue:.3g}): "
-            "the gain comes from its gaps or a clock, not from looking at the load"
+# The gate --------------------------------------------------------------------------------------------------------
+
+
+def standing(measured: Measured, p_holm: float | None) -> Standing:
+    """What the tests license after Holm; draws that stopped early have lost."""
+    if measured.p is None or p_holm is None:
+        return Standing.UNDECIDABLE
+    if measured.p != measured.gains.pvalue:
+        return Standing.NOT_CHANCE
+    return measured.gains.standing(p_holm)
+
+
+def envelope_gate(measured: Measured, p_holm: float | None) -> GateResult:
+    """Passes when the Holm-adjusted p, of every test at the declared minimum effect, is at most alpha."""
+    g, spec = measured.gains, measured.spec
+    stands = standing(measured, p_holm)
+    seen = _seen(measured)
+    if stands == Standing.UNDECIDABLE or p_holm is None:
+        floor = g.floor or 0.0
+        why = (
+            measured.reason or f"no p below {floor:.3g} was attainable, so none at {spec.alpha:g}: more seeds or draws"
         )
-    else:
-        reason = f"{says}, Holm p = {p_holm:.3g}, by {weakest} (p = {found[weakest]:.3g}){detectable}"
-    placement = Check("placement", "passed" if significant else "failed", reason, p_holm, alpha, t.n_seeds, interval)
-    enough = lower > min_effect_pp
-    bound = f"lower bound of the gain {lower:.3f} pp, minimum effect {min_effect_pp:g} pp"
-    effect = Check("effect", "passed" if enough else "failed", bound, lower, min_effect_pp, t.n_seeds, interval)
-    load = Check(
-        "load-aware",
-        "failed" if blind else "passed",
-        f"own schedules against the same schedules exchanged between traces: p = {measured.independence.pvalue:.3g}",
-        measured.independence.pvalue,
-        alpha,
-        measured.independence.n,
+        reason = f"{seen}: {why}" if seen else why
+        return GateResult("G3", TITLE, (Check("placement", "undecidable", reason, n=g.n_seeds),))
+    won = stands == Standing.SHOWN
+    detectable = measured.detectable
+    found = f"; a gain of {detectable:.2f} pp would have been found 9 times in 10" if detectable and not won else ""
+    reason = (
+        f"{seen}: {stands}; Holm p = {p_holm:.3g} at a minimum effect of {spec.min_effect_pp:g} pp, decided by the "
+        f"{g.decided_by} (p = {g.pvalue:.3g}){found}"
     )
-    return GateResult("G3", title, (placement, effect, load))
+    placement = Check(
+        "placement", "passed" if won else "failed", reason, p_holm, spec.alpha, g.n_seeds, _pair(g.chance),
+        {t.name: t.outcome.pvalue for t in g.tests},
+    )  # fmt: skip
+    checks = [placement]
+    if g.load is not None:
+        load = next(t for t in g.tests if t.concerns == "load")
+        follows = load.at_zero <= spec.alpha
+        how = " (simulated)" if spec.on_server else ""
+        text = (
+            f"{load.name}{how}: {g.load.estimate:.2f} pp of gain from following the load, {_text(g.load.interval)}; "
+            f"p = {load.at_zero:.3g} against none"
+        )
+        checks.append(
+            Check(
+                "load-aware",
+                "passed" if follows else "failed",
+                text,
+                load.at_zero,
+                spec.alpha,
+                g.n_seeds,
+                _pair(g.load),
+            )
+        )
+    return GateResult("G3", TITLE, tuple(checks))
+
+
+def _seen(measured: Measured) -> str:
+    g = measured.gains
+    if g.chance is None:
+        return ""
+    load = f", of which {g.load.estimate:.2f} pp from following the load" if g.load else ""
+    return f"gain {g.chance.estimate:.2f} pp over {g.n_draws} matched draws in each of {g.n_seeds} seeds{load}"
+
+
+def _text(interval: Interval) -> str:
+    return f"{100 * interval.level:g} % interval {interval.lower:.2f} to {interval.upper:.2f}"
+
+
+def _pair(gain: Gain | None) -> tuple[float, float] | None:
+    limits = _limits(gain.interval) if gain is not None else None
+    return (limits[0], limits[1]) if limits and limits[0] is not None and limits[1] is not None else None
+
+
+def _limits_of(prefix: str, gain: Gain | None) -> dict[str, Any]:
+    return {
+        f"{prefix}interval_pp": _limits(gain.interval) if gain else None,
+        f"{prefix}lower_bound_pp": _finite(gain.lower_bound) if gain else None,
+    }
 
 
 def _limits(interval: Interval | None) -> list[float | None] | None:

@@ -5,44 +5,47 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from protocol.evidence.store import NO_SYNC, POLICY, UNIFORM, SeedEvidence
+from protocol.evidence.model import Evidence
+from protocol.gates.execution import decisions_in_time, realised_merges, replays_as_planned
 from protocol.gates.peers import budget_check, corridor_check
 from protocol.gates.result import Check, GateResult
+from protocol.gates.spec import Spec
 from protocol.merging.corridor import Corridor
-from protocol.merging.peers.schedules import Peers
 from protocol.replay.measurements import FAILED, REFUSED, SERVED
+from protocol.replay.replay import MERGE_WITHIN_NS, NO_SYNC, POLICY, UNIFORM, Replay
+from protocol.workload.trace import NS_PER_S
+
+#: A live merge may begin or end this far from where the corridor has it: the load's own tolerance, twice.
+TOLERANCE_NS = 2 * MERGE_WITHIN_NS
 
 
-def integrity_gate(
-    evidence: Sequence[SeedEvidence],
-    corridor: Corridor,
-    planner: bool,
-    recorded: bool = False,
-    peers: Peers | None = None,
-) -> GateResult:
-    """Corridor, realised budget, causality, determinism, completeness and distinct seeds (SPEC 6, G0).
-
-    planner : the schedule comes from something that sees the whole trace.  recorded : it comes from a log of what
-    already happened, which can neither be run again nor be shown another future.  peers : groups of islands merge on
-    their own, each island in a corridor of its own.
-    """
+def integrity_gate(evidence: Sequence[Evidence], spec: Spec) -> GateResult:
+    """Corridor, realised budget, causality, determinism, completeness and distinct traces (SPEC 6, G0)."""
     if not evidence:
         return GateResult("G0", "integrity", (Check("completeness", "undecidable", "no seed was run", n=0),))
+    live = spec.back_end == "live"
     unplaced = [e.seed for e in evidence if POLICY not in e.placed or len(e.placed[POLICY]) != 1]
-    if unplaced:
+    if unplaced and not live:
         reason = f"seed {unplaced[0]}: not exactly one schedule of the policy"
         return GateResult("G0", "integrity", (Check("completeness", "failed", reason, n=len(evidence)),))
-    if peers is not None:
-        checks = [corridor_check(evidence, peers), budget_check(evidence, peers)]
+    if spec.peers is not None:
+        checks = [corridor_check(evidence, spec.peers), budget_check(evidence, spec.peers)]
+    elif live:
+        checks = [_live_corridor(evidence, spec.corridor)]
     else:
-        checks = [_corridor(evidence, corridor, recorded), _budget(evidence, corridor)]
-    checks.append(_determinism(evidence, recorded))
-    checks += [_causality(evidence, planner, recorded), _completeness(evidence), distinct_seeds(evidence)]
-    return GateResult("G0", "integrity", tuple(checks))
+        checks = [_corridor(evidence, spec), _budget(evidence, spec.corridor)]
+    if spec.on_server:
+        checks += [replays_as_planned(evidence, spec), realised_merges(evidence, spec)]
+    if live:
+        checks.append(decisions_in_time(evidence, spec))
+    checks += [_determinism(evidence, spec), _causality(evidence, spec), _completeness(evidence, spec)]
+    return GateResult("G0", "integrity", (*checks, distinct_traces(evidence)))
 
 
-def _corridor(evidence: Sequence[SeedEvidence], corridor: Corridor, recorded: bool) -> Check:
+def _corridor(evidence: Sequence[Evidence], spec: Spec) -> Check:
+    recorded = spec.kind == "recorded"
     if recorded and not any(e.corridor_violation or len(e.placed[POLICY].gaps) for e in evidence):
         reason = "the log has no merge: a valid no-sync arm, in which there is no placement to judge"
         return Check("corridor", "undecidable", reason, n=len(evidence))
@@ -50,24 +53,62 @@ def _corridor(evidence: Sequence[SeedEvidence], corridor: Corridor, recorded: bo
         if e.corridor_violation:
             return Check("corridor", "failed", f"seed {e.seed}: {e.corridor_violation}", n=len(evidence))
         for gaps in e.placed[POLICY].rows():
-            stored = corridor.violation(corridor.start_ns(gaps))
+            stored = spec.corridor.violation(spec.corridor.start_ns(gaps))
             if stored:
                 return Check("corridor", "failed", f"seed {e.seed}: {stored}", n=len(evidence))
-    merges = sum(len(e.placed[POLICY].gaps) for e in evidence)
+    return _inside(sum(len(e.placed[POLICY].gaps) for e in evidence), evidence)
+
+
+def _inside(merges: int, evidence: Sequence[Evidence]) -> Check:
     forced = sum(e.forced for e in evidence)
     reason = f"{merges} merges inside the corridor, {forced} of them forced by H_max"
     return Check("corridor", "passed", reason, n=len(evidence), details={"merges": merges, "forced": forced})
 
 
-def _budget(evidence: Sequence[SeedEvidence], corridor: Corridor) -> Check:
+def _live_corridor(evidence: Sequence[Evidence], corridor: Corridor) -> Check:
+    """The same for merges that were decided on a clock of their own, to within what a real clock can keep."""
+    merges = 0
+    for e in evidence:
+        for arm in (POLICY, UNIFORM):
+            for r in e.replays(arm):
+                for what, windows_ns in (("decided", r.planned_ns), ("executed", r.ran_ns)):
+                    problem = _outside(windows_ns, corridor)
+                    if problem:
+                        reason = f"{r.what}, as {what}: {problem}"
+                        return Check("corridor", "failed", reason, n=len(evidence))
+                merges += len(r.planned_ns) if arm == POLICY else 0
+    return _inside(merges, evidence)
+
+
+def _outside(merges_ns: NDArray[np.int64], corridor: Corridor) -> str | None:
+    """Why merges are not what the control loop may do, to within what a real clock can keep."""
+    least, most = corridor.gap_min * corridor.grid_ns, corridor.gap_max * corridor.grid_ns
+    late = max(TOLERANCE_NS, corridor.grid_ns)
+    waits = merges_ns[:, 0] - np.concatenate([[0], merges_ns[:-1, 1]])
+    for k, wait in enumerate(waits.tolist(), start=1):
+        if not least - TOLERANCE_NS <= wait <= most + late:
+            return (
+                f"merge {k} began {wait / NS_PER_S:.2f} s after {'time 0' if k == 1 else f'the end of merge {k - 1}'}; "
+                f"the corridor is {least / NS_PER_S:.2f} to {most / NS_PER_S:.2f} s"
+            )
+    end = int(merges_ns[-1, 1]) if len(merges_ns) else 0
+    if end > corridor.horizon_ns + TOLERANCE_NS:
+        return (
+            f"the last merge ended at {end / NS_PER_S:.2f} s, past the horizon of {corridor.horizon_ns / NS_PER_S:g} s"
+        )
+    if end + most + corridor.merge_ns + late <= corridor.horizon_ns:
+        return f"nothing merged after {end / NS_PER_S:.2f} s, though H_max imposes a merge within the horizon"
+    return None
+
+
+def _budget(evidence: Sequence[Evidence], corridor: Corridor) -> Check:
     realised = []
     for e in evidence:
         budget = int(e.placed[POLICY].lengths[0])
         realised.append(budget)
         if budget == 0 and not e.corridor_violation:
-            return Check(
-                "budget", "undecidable", f"seed {e.seed}: no merge was made, so there is no placement to judge"
-            )
+            reason = f"seed {e.seed}: no merge was made, so there is no placement to judge"
+            return Check("budget", "undecidable", reason)
         controls = e.placed.get(UNIFORM)
         if controls is None or not len(controls):
             return Check("budget", "failed", f"seed {e.seed}: no matched draws")
@@ -82,16 +123,18 @@ def _budget(evidence: Sequence[SeedEvidence], corridor: Corridor) -> Check:
     return Check("budget", "passed", reason, n=len(evidence), details={"realised": realised, "busy_s": busy_s})
 
 
-def _causality(evidence: Sequence[SeedEvidence], planner: bool, recorded: bool) -> Check:
-    if recorded:
+def _causality(evidence: Sequence[Evidence], spec: Spec) -> Check:
+    if spec.kind == "recorded":
         reason = "a log cannot be shown another future: that it is causal is not known, so its result is an upper bound"
         return Check("causality", "passed", reason)
-    if planner:
+    if spec.kind == "planner":
         reason = "a planner sees the whole trace: not causal by its type, so its result is an upper bound"
         return Check("causality", "passed", reason)
     if any(p.difference for e in evidence for p in e.probes if p.kind == "determinism"):
         reason = "two runs with the same seed already differ, so altered futures say nothing"
         return Check("causality", "undecidable", reason)
+    if spec.back_end == "live":
+        return _asked_in_time(evidence)
     probes = [(e.seed, p) for e in evidence for p in e.probes if p.kind == "causality"]
     for seed, probe in probes:
         if probe.difference:
@@ -105,7 +148,18 @@ def _causality(evidence: Sequence[SeedEvidence], planner: bool, recorded: bool) 
     return Check("causality", "passed", f"{len(probes)} altered futures changed no earlier decision", n=len(probes))
 
 
-def _determinism(evidence: Sequence[SeedEvidence], recorded: bool) -> Check:
+def _asked_in_time(evidence: Sequence[Evidence]) -> Check:
+    for e in evidence:
+        for r in e.replays(POLICY):
+            for d in r.decisions:
+                if d.said is not None and d.asked_ns < d.due_ns:
+                    reason = f"{r.what}: asked before the decision at {d.due_ns / NS_PER_S:.2f} s was due"
+                    return Check("causality", "failed", reason, n=len(evidence))
+    reason = "every answer came while its requests were being served, from a process that holds no trace"
+    return Check("causality", "passed", reason, n=len(evidence))
+
+
+def _determinism(evidence: Sequence[Evidence], spec: Spec) -> Check:
     probes = [(e.seed, p) for e in evidence for p in e.probes if p.kind == "determinism"]
     for seed, probe in probes:
         if probe.difference:
@@ -117,36 +171,47 @@ def _determinism(evidence: Sequence[SeedEvidence], recorded: bool) -> Check:
     once = {e.seed for e in evidence} - {seed for seed, _ in probes}
     if once:
         return Check("determinism", "undecidable", f"seed {min(once)}: not run twice", n=len(probes))
-    again = "a log is read, not run again" if recorded else "every seed decided the same twice"
-    return Check("determinism", "passed", f"{again}, and its replay agrees", n=len(probes))
+    if spec.back_end == "live":
+        reason = "a fresh scheduler answered the logged observations the same"
+    else:
+        again = "a log is read, not run again" if spec.kind == "recorded" else "every seed decided the same twice"
+        reason = f"{again}, and its replay agrees"
+    return Check("determinism", "passed", reason, n=len(probes))
 
 
-def _completeness(evidence: Sequence[SeedEvidence]) -> Check:
+def _completeness(evidence: Sequence[Evidence], spec: Spec) -> Check:
+    """Every scheduled request has an outcome in every replay, and every seed that was asked for is there."""
     total = failed = 0
     for e in evidence:
-        for arm in (POLICY, NO_SYNC):
-            m = e.requests.get(arm)
-            if m is None or len(m) != e.n_requests:
-                got = 0 if m is None else len(m)
-                reason = f"seed {e.seed}, arm {arm}: {got} rows for {e.n_requests} scheduled requests"
-                return Check("completeness", "failed", reason)
-            counted = np.isin(m.outcome, (SERVED, FAILED, REFUSED))
-            if not counted.all():
-                return Check("completeness", "failed", f"seed {e.seed}, arm {arm}: a request without an outcome")
-            total += len(m)
-            failed += int(np.sum(m.outcome != SERVED))
+        rows: tuple[Replay | None, ...] = e.served or tuple(e.simulated.get(arm) for arm in (POLICY, NO_SYNC))
+        for r in rows:
+            if r is None or len(r.rows) != e.n_requests:
+                what = r.what if r is not None else f"seed {e.seed}, an arm that is missing"
+                found = f"{what}: {0 if r is None else len(r.rows)} rows for {e.n_requests} scheduled requests"
+                return Check("completeness", "failed", found)
+            if not np.isin(r.rows.outcome, (SERVED, FAILED, REFUSED)).all():
+                return Check("completeness", "failed", f"{r.what}: a request without an outcome")
+            total += len(r.rows)
+            failed += int(np.sum(r.rows.outcome != SERVED))
+    details = {"not_served": failed, "seeds": len(evidence), "asked_seeds": spec.n_seeds}
+    if len(evidence) < spec.n_seeds:
+        last = evidence[-1].served[-1] if evidence[-1].served else None
+        dead = last is not None and not (last.rows.outcome == SERVED).any()
+        why = f"{last.what}: no request was served" if dead and last is not None else "the others were not run"
+        reason = f"{len(evidence)} of {spec.n_seeds} seeds: {why}"
+        return Check("completeness", "undecidable", reason, n=total, details=details)
     reason = (
         f"scheduled = served + failed + refused in every arm; {failed} of {total} not served, counted as violations"
     )
-    return Check("completeness", "passed", reason, n=total, details={"not_served": failed})
+    return Check("completeness", "passed", reason, n=total, details=details)
 
 
-def distinct_seeds(evidence: Sequence[SeedEvidence]) -> Check:
+def distinct_traces(evidence: Sequence[Evidence]) -> Check:
     """Seeds are independent replicates only if their traces differ."""
     digests: dict[str, int] = {}
     for e in evidence:
         if e.trace_digest in digests:
             reason = f"seeds {digests[e.trace_digest]} and {e.seed} have identical load: not independent replicates"
-            return Check("distinct seeds", "failed", reason)
+            return Check("distinct traces", "failed", reason)
         digests[e.trace_digest] = e.seed
-    return Check("distinct seeds", "passed", "every seed has its own trace", n=len(digests))
+    return Check("distinct traces", "passed", "every seed has its own trace", n=len(digests))

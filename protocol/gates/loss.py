@@ -8,15 +8,16 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
-from protocol.evidence.store import POLICY, UNIFORM, SeedEvidence
+from protocol.evidence.model import Evidence
 from protocol.gates.result import Check, Status
+from protocol.replay.replay import POLICY, UNIFORM
 
 NAME = "validation loss"
 #: Fewer pairs give no limit that is worth stating.
 FEWEST = 3
 
 
-def loss_check(evidence: Sequence[SeedEvidence], n: int, margin: float, alpha: float) -> Check:
+def loss_check(evidence: Sequence[Evidence], n: int, margin: float, alpha: float) -> Check:
     """H0: the mean over seeds of the policy's final loss minus its control's exceeds `margin` (nats a symbol).
 
     n : seeds of the regime that were to be trained, the first ones.  Passed when the one-sided upper t limit at `alpha`

@@ -7,15 +7,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from protocol.evidence.store import PARTNERS, POLICY, TIMING, UNIFORM, Placements, SeedEvidence
+from protocol.evidence.model import PARTNERS, TIMING, Evidence
 from protocol.gates.result import Check, GateResult
 from protocol.merging.peers.schedules import Peers, PeerSchedule
+from protocol.merging.placements import Placements
+from protocol.replay.replay import POLICY, UNIFORM
 
 #: What must be equal, island by island, and how a difference is called.
 _KEPT = {"merges": "merges", "busy_ns": "busy ns", "bytes": "bytes", "inner_steps": "inner steps"}
 
 
-def corridor_check(evidence: Sequence[SeedEvidence], peers: Peers) -> Check:
+def corridor_check(evidence: Sequence[Evidence], peers: Peers) -> Check:
     """Every island's own corridor, in the policy's schedule and in every control."""
     merges = forced = 0
     for e in evidence:
@@ -33,7 +35,7 @@ def corridor_check(evidence: Sequence[SeedEvidence], peers: Peers) -> Check:
     return Check("corridor", "passed", reason, n=len(evidence), details={"merges": merges, "forced": forced})
 
 
-def budget_check(evidence: Sequence[SeedEvidence], peers: Peers) -> Check:
+def budget_check(evidence: Sequence[Evidence], peers: Peers) -> Check:
     """Merges by size, and merges, busy time and bytes of every island, equal in the policy and every control."""
     realised, sent = [], []
     for e in evidence:
@@ -73,7 +75,7 @@ def _unlike(peers: Peers, policy: PeerSchedule, placed: Placements, kept: Sequen
     return None
 
 
-def peer_progress_gate(evidence: Sequence[SeedEvidence], peers: Peers, tokens_per_step: int) -> GateResult:
+def peer_progress_gate(evidence: Sequence[Evidence], peers: Peers, tokens_per_step: int) -> GateResult:
     """Inner steps, tokens, merges and bytes of each island equal the controls'; its steps between merges in bounds."""
     title = "training progress"
     longest, steps, merges, sent = 0, [], [], []

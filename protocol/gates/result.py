@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 Status = Literal["passed", "failed", "undecidable"]
-_VERDICT = {"passed": "PASS", "failed": "FAIL", "undecidable": "INCONCLUSIVE"}
+#: What a claim is called whose deciding gates have this status.
+VERDICT = {"passed": "PASS", "failed": "FAIL", "undecidable": "INCONCLUSIVE"}
 
 
 @dataclass(frozen=True)
@@ -53,28 +54,3 @@ def worst(statuses: Iterable[Status]) -> Status:
     if "failed" in seen:
         return "failed"
     return "passed" if seen == {"passed"} else "undecidable"
-
-
-def claim(
-    regime: str, slo: str, gates: Sequence[GateResult], deciding: Sequence[GateResult], envelope: Mapping[str, Any]
-) -> dict[str, Any]:
-    """A claim as a certificate states it: all its gates, and the verdict of the deciding ones."""
-    status = worst(g.status for g in deciding)
-    culprit = next((g for g in deciding if g.status == status != "passed"), None)
-    return {
-        "regime": regime,
-        "slo": slo,
-        "verdict": _VERDICT[status],
-        "reason": "every gate passed" if culprit is None else f"{culprit.gate} {culprit.title}: {culprit.reason}",
-        "gates": [
-            {
-                "gate": g.gate,
-                "title": g.title,
-                "status": g.status,
-                "reason": g.reason,
-                "checks": [asdict(c) for c in g.checks],
-            }
-            for g in gates
-        ],
-        "envelope": envelope,
-    }

@@ -1,4 +1,4 @@
-"""The exact optimum of an additive cost: what a planner that knows the future could reach."""
+"""The exact optimum of an additive cost: what a planner that knows the future could reach, and the worst it could do."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ from protocol.workload.slo import Slo
 
 def optimum(corridor: Corridor, budget: int, sidecar: LoadedSidecar, slo: Slo) -> NDArray[np.int64]:
     """Gaps of the cheapest placement when every merge's cost is counted alone (additive), exact by DP."""
+    return extremes(corridor, budget, sidecar, slo)[0]
+
+
+def extremes(
+    corridor: Corridor, budget: int, sidecar: LoadedSidecar, slo: Slo
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Gaps of the cheapest and of the dearest placement, each int64, shape (budget,)."""
     most = corridor.sum_range(budget)[1] if budget else 0
     decisions = np.arange(most + 1, dtype=np.int64) * corridor.grid_ns
     # Merge i after n decisions starts at n * grid + i * merge: price the distinct starts, then look them up.
@@ -25,4 +32,4 @@ def optimum(corridor: Corridor, budget: int, sidecar: LoadedSidecar, slo: Slo) -
     after = np.clip(np.searchsorted(lattice, starts), 0, len(lattice) - 1)
     before = np.maximum(after - 1, 0)
     nearest = np.where(np.abs(lattice[before] - starts) < np.abs(lattice[after] - starts), before, after)
-    return corridor.optimum(budget, price[nearest])
+    return corridor.optimum(budget, price[nearest]), corridor.optimum(budget, -price[nearest])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -28,6 +29,7 @@ class Measurements:
     prompt_tokens, output_tokens : int32, tokens read and really produced.
     outcome : int8, SERVED, FAILED or REFUSED.  island : int16.
     exposure_ns : int64, overlap of [arrival, arrival + e2e] with merges on the request's own island.
+    asked_tokens : int32, output tokens that were asked for; where nobody says, those produced, and at least one.
     """
 
     arrival_ns: NDArray[np.int64]
@@ -40,10 +42,13 @@ class Measurements:
     outcome: NDArray[np.int8]
     island: NDArray[np.int16]
     exposure_ns: NDArray[np.int64]
+    asked_tokens: NDArray[np.int32] = None  # type: ignore[assignment]  # filled in below
 
-    _DTYPES = {"prompt_tokens": "i4", "output_tokens": "i4", "outcome": "i1", "island": "i2"}
+    _DTYPES = {"prompt_tokens": "i4", "output_tokens": "i4", "asked_tokens": "i4", "outcome": "i1", "island": "i2"}
 
     def __post_init__(self) -> None:
+        if self.asked_tokens is None:
+            object.__setattr__(self, "asked_tokens", np.maximum(self.output_tokens, 1))
         for column in fields(self):
             dtype = self._DTYPES.get(column.name, "i8")
             values = whole("measurements", column.name, getattr(self, column.name), dtype)
@@ -70,12 +75,13 @@ class Measurements:
         return np.where(fully, FULLY, np.where(self.exposure_ns > 0, PARTLY, NONE)).astype(np.int8)
 
     def offered(self, n_islands: int = 1, name: str = "trace") -> RequestTrace:
-        """The requests as they arrived.  A failed one is offered with one output token: its length is not known.
+        """The requests as they arrived and asked.
 
         Raises BadInput when a value is out of a trace's range.
         """
-        output = np.maximum(self.output_tokens, 1)
-        return RequestTrace(self.arrival_ns, self.prompt_tokens, output, self.island, n_islands, name)
+        return RequestTrace(
+            self.arrival_ns, self.prompt_tokens, np.maximum(self.asked_tokens, 1), self.island, n_islands, name
+        )
 
     def violates(self, slo: Slo) -> NDArray[np.bool_]:
         """True where a request misses any limit of the SLO, was not served, or its latency is unknown."""
@@ -91,16 +97,33 @@ class Measurements:
             missed = missed | (self.max_itl_ns < 0) | (self.max_itl_ns > slo.itl_ns)
         return missed
 
+    @classmethod
+    def pooled(cls, parts: Sequence[Measurements]) -> Measurements:
+        """The rows of several replays as one, in their order.  Raises ValueError of none."""
+        return cls(**{c.name: np.concatenate([getattr(m, c.name) for m in parts]) for c in fields(cls)})
+
+    def p95_ms(self, rows: NDArray[np.bool_], phase: str = "e2e") -> float:
+        """95th percentile of a latency over some rows, milliseconds; the only definition of it.
+
+        A request that was not served is infinitely late; quantile "higher", an order statistic.  NaN of no rows.
+        phase : `e2e`, `ttft` or `max_itl`.
+        """
+        if not rows.any():
+            return float("nan")
+        latency = np.where(self.outcome == SERVED, getattr(self, f"{phase}_ns") / 1e6, np.inf)
+        return float(np.quantile(latency[rows], 0.95, method="higher"))
+
     def to_table(self) -> pa.Table:
         return pa.table({column.name: getattr(self, column.name) for column in fields(self)})
 
     @classmethod
     def from_table(cls, table: pa.Table) -> Measurements:
         """Raises BadInput naming a column that is missing."""
-        missing = [c.name for c in fields(cls) if c.name not in table.column_names]
+        # Files of version 1 do not say how many tokens were asked for.
+        missing = [c.name for c in fields(cls) if c.name not in table.column_names and c.name != "asked_tokens"]
         if missing:
             raise BadInput("measurements", f"no column {missing[0]}", ", ".join(c.name for c in fields(cls)))
-        return cls(**{c.name: table.column(c.name).to_numpy() for c in fields(cls)})
+        return cls(**{c.name: table.column(c.name).to_numpy() for c in fields(cls) if c.name in table.column_names})
 
 
 def exposure_ns(trace: RequestTrace, e2e_ns: NDArray[np.int64], schedule: Schedule) -> NDArray[np.int64]:

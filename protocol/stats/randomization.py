@@ -24,7 +24,7 @@ EXACT_PERMUTATIONS = 8
 _STRATIFIED = "stratified randomisation"
 _RANK = "stratified rank"
 _SIGN = "paired sign flip"
-_CROSSED = "crossed permutation"
+_CROSSED = "exchange between traces"
 
 
 def strata(policy: ArrayLike, draws: Sequence[ArrayLike]) -> list[NDArray[np.float64]] | str:

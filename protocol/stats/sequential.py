@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Level of the futility rule; certificates at a smaller alpha are stricter still.
+FUTILITY_ALPHA = 0.05
 
 
 @dataclass(frozen=True)
@@ -62,3 +68,17 @@ def besag_clifford(observed: float, draws: Iterable[float], rule: StoppingRule) 
             return SequentialOutcome((as_low + 1) / (rule.most + 1), taken, as_low, False, rule, floor)
     reason = f"{taken} draws, fewer than the {rule.most} declared"
     return SequentialOutcome(None, taken, as_low, False, rule, floor, reason)
+
+
+def joint_test(
+    own: Sequence[NDArray[np.float64]], draws: Sequence[NDArray[np.float64]], requests: Sequence[int], most: int
+) -> SequentialOutcome:
+    """Besag and Clifford's test on joint draws: draw j is the sum over seeds of each seed's j-th rate.
+
+    own : S arrays, shape (1,), violations of the policy.  draws : S arrays, shape (m_s,).  requests : S totals.
+    The rule stops only once the p-value must exceed 5 %, so a certificate is only ever given on all draws.
+    """
+    observed = sum(float(o[0]) / n if len(o) else math.nan for o, n in zip(own, requests, strict=True))
+    fewest = min(map(len, draws))
+    joint = np.sum([d[:fewest] / n for d, n in zip(draws, requests, strict=True)], axis=0)
+    return besag_clifford(observed, joint.tolist(), StoppingRule.futility(FUTILITY_ALPHA, most))

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.errors import BadInput
-from protocol.evidence.store import Placements
 from protocol.merging.corridor import Corridor
 from protocol.merging.peers.communication import Network
 from protocol.merging.peers.topology import averaging
+from protocol.merging.placements import Placements
 from protocol.merging.schedule import Schedule
 from protocol.workload.trace import NS_PER_S
 

@@ -1,0 +1,112 @@
+"""A campaign in simulation: every seed of every regime, run through one code path, in any number of processes.
+
+A seed's work depends on its own named random streams only, so the evidence is the same whatever the number of workers,
+and a seed that is already on disk need not be run again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from typing import Any
+
+import joblib
+from joblib.externals.loky import get_reusable_executor
+
+from protocol.campaign.arms import cross, draw_more, run_seed
+from protocol.campaign.plan import Plan, Setting
+from protocol.evidence.model import CROSSED, Evidence
+from protocol.merging.placements import Placements
+from protocol.replay.replay import POLICY, UNIFORM
+from protocol.stats.sequential import joint_test
+
+Key = tuple[str, int]
+
+
+def run(
+    plan: Plan,
+    settings: Sequence[Setting],
+    jobs: int,
+    finished: Mapping[Key, Evidence] | None = None,
+    keep: Callable[[Evidence], None] = lambda evidence: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Evidence]:
+    """Evidence of every seed, in the order of the settings.
+
+    finished : seeds that need not be run again.  keep : called with each new seed's evidence as it comes.
+    Raises SchedulerError or BadInput of the first seed that cannot be run.
+    """
+    task = partial(joblib.delayed(_in_worker), os.getpid())
+    done = dict(finished or {})
+    wanted = [(setting, seed) for setting in settings for seed in range(setting.n_seeds)]
+    missing = [(setting, seed) for setting, seed in wanted if (setting.name, seed) not in done]
+    progress(len(wanted) - len(missing), 2 * len(wanted))
+    with joblib.Parallel(n_jobs=min(jobs, max(1, len(missing))), return_as="generator") as parallel:
+        fresh = parallel(task(run_seed, plan, setting, seed) for setting, seed in missing)
+        for evidence in fresh:
+            done[evidence.regime, evidence.seed] = evidence
+            keep(evidence)
+            progress(len(done), 2 * len(wanted))
+        for number in range(1, len(plan.batches)):
+            still = [s for s in settings if not _lost([done[s.name, seed] for seed in range(s.n_seeds)], plan)]
+            more = [(s, seed, done[s.name, seed].placed.get(POLICY)) for s in still for seed in range(s.n_seeds)]
+            drawn = parallel(task(draw_more, plan, s, seed, p, number) for s, seed, p in more)
+            for (setting, seed, _), extra in zip(more, drawn, strict=True):
+                e = done[setting.name, seed]
+                if extra is not None:
+                    done[setting.name, seed] = e.with_placed(UNIFORM, e.placed[UNIFORM].joined(extra))
+        tasks = list(_crossings(settings, done))
+        crossed = parallel(task(cross, plan, setting, seed, made) for setting, seed, made in tasks)
+        for count, ((setting, seed, _), placements) in enumerate(zip(tasks, crossed, strict=True), start=1):
+            done[setting.name, seed] = done[setting.name, seed].with_placed(CROSSED, placements)
+            progress(len(done) + count, 2 * len(wanted))
+    return [done[setting.name, seed] for setting, seed in wanted]
+
+
+def dismiss_workers() -> None:
+    """End the idle worker processes of `run`: they keep their memory, and writing the results needs some."""
+    get_reusable_executor().shutdown(wait=True)
+
+
+def _in_worker(owner: int, work: Callable[..., Any], *arguments: Any) -> Any:
+    if os.getpid() != owner:
+        _end_with(owner)
+    return work(*arguments)
+
+
+@cache
+def _end_with(owner: int) -> None:
+    """Have this worker end when its campaign was killed; joblib's would wait for work for good, unseen."""
+
+    def watch() -> None:
+        while os.getppid() == owner:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _lost(evidence: Sequence[Evidence], plan: Plan) -> bool:
+    """Whether every SLO of a regime is past certifying, by the rule that was fixed before the first draw."""
+    if any(UNIFORM not in e.placed for e in evidence):
+        return True
+    requests = [e.n_requests for e in evidence]
+    slos = range(evidence[0].placed[UNIFORM].violations.shape[1])
+    return all(
+        joint_test(
+            [e.priced(POLICY, slo) for e in evidence], [e.priced(UNIFORM, slo) for e in evidence], requests, plan.draws
+        ).stopped_early
+        for slo in slos
+    )
+
+
+def _crossings(
+    settings: Sequence[Setting], done: Mapping[Key, Evidence]
+) -> Iterator[tuple[Setting, int, list[Placements]]]:
+    """Every seed's trace with the schedules that were made on all the regime's traces."""
+    for setting in settings:
+        made = [done[setting.name, seed].placed[POLICY] for seed in range(setting.n_seeds)]
+        yield from ((setting, seed, made) for seed in range(setting.n_seeds))

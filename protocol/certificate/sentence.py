@@ -1,0 +1,128 @@
+"""The one sentence that the evidence licenses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from protocol.certificate.model import Claim, EnvelopePart, Head, Limits
+from protocol.stats.gains import Standing
+
+_BOUND = {
+    "scheduler": "",
+    "planner": "As an upper bound that no deployable scheduler may claim, ",
+    "recorded": "As an upper bound, because nothing shows that this recorded schedule did not know its future, ",
+}
+
+
+def sentence(head: Head, verdict: str, claims: Sequence[Claim]) -> str:
+    """Names regime, SLO, both gains with their intervals, the minimum effect, and whether the traces were public."""
+    name, won = head.contender.name, [c for c in claims if c.verdict == "PASS"]
+    broken = next((c for c in claims if c.status("G0") == "failed"), None)
+    if broken is not None:
+        return f"Nothing is licensed about {name}: {broken.reason}."
+    if verdict == "INCONCLUSIVE":
+        why = next(c for c in claims if c.verdict == "INCONCLUSIVE")
+        return f"Nothing is licensed about {name}{_place(head)} yet: {why.reason}.{_seen(why)}"
+    if verdict == "FAIL":
+        return _failed(head, claims)
+    said = [
+        f"{name} {_beats(head, tier)}: {_listed(map(_gains, sorted(mine, key=_gain, reverse=True)))}."
+        for tier in sorted({c.tier.number for c in won}, reverse=True)
+        for mine in [[c for c in won if c.tier.number == tier]]
+    ]
+    some = {c.regime for c in won}
+    lost = [f"{c.regime} ({c.slo})" if c.regime in some else c.regime for c in claims if c.verdict != "PASS"]
+    parts = [
+        _BOUND[head.contender.kind] + said[0],
+        *said[1:],
+        f"Each is shown to be more than {head.settings.min_effect_pp:g} pp{_traces(head)}.",
+        *([f"Nothing is licensed for {_listed(lost)}."] if lost else []),
+        *([f"This was judged at level {head.settings.alpha:g}, not at 0.05."] if head.settings.alpha > 0.05 else []),
+    ]
+    return " ".join(parts)
+
+
+def _beats(head: Head, tier: int) -> str:
+    server = "" if head.server is None else head.server.name
+    if tier == 4:
+        return f"improves sync-excess SLO violations on {server} in live operation over matched random placement"
+    placed = "beats matched random placement of the same number of merges"
+    if tier == 3:
+        return f"{placed} in replay on {server}"
+    if tier == 2:
+        stated = [r.sidecar.calibration for r in head.regimes if r.sidecar.calibration is not None]
+        servers = _listed(f"{c['server']} at {c['date']}" for c in stated)
+        return f"{placed} under a sidecar model calibrated on {servers}"
+    models = _listed(
+        f"{'' if r.sidecar.calibrated else 'uncalibrated '}simulated sidecar {r.sidecar.name}" for r in head.regimes
+    )
+    return f"{placed} in a repeatable benchmark on the {models}"
+
+
+def _gain(claim: Claim) -> float:
+    return claim.envelope.gain_pp or 0.0
+
+
+def _gains(claim: Claim) -> str:
+    e = claim.envelope
+    load = ""
+    if e.load_gain_pp is not None:
+        simulated = " in simulation" if e.load_gain_simulated else ""
+        load = f"; {e.load_gain_pp:.2f} pp {_interval(e.load_interval_pp)} from following the load{simulated}"
+    return f"{claim.regime} ({e.gain_pp:.2f} pp {_interval(e.interval_pp)} fewer {claim.slo} violations{load})"
+
+
+def _interval(limits: Limits | None) -> str:
+    low, high = limits or (None, None)
+    return f"[{'?' if low is None else f'{low:.2f}'}, {'?' if high is None else f'{high:.2f}'}]"
+
+
+def _traces(head: Head) -> str:
+    """Whoever wrote the scheduler may have seen them, unless the root was drawn after it was fixed."""
+    real = any(r.described("trace") for r in head.regimes)
+    return "" if head.settings.root == "fresh" and not real else ", on public traces"
+
+
+def _place(head: Head) -> str:
+    return "" if head.server is None else f" on {head.server.name}"
+
+
+def _failed(head: Head, claims: Sequence[Claim]) -> str:
+    """Three different reasons for which G3 fails, told apart; another gate's failure comes first."""
+    name, replayed = head.contender.name, f" in replay on {head.server.name}" if head.server is not None else ""
+    unsound = next((c for c in claims if c.status("G3") != "failed"), None)
+    if unsound is not None:
+        return f"Nothing is licensed about {name}{_place(head)}: {unsound.reason}."
+    told = []
+    for standing, text in (
+        (
+            Standing.NOT_CHANCE,
+            "with the same number of merges, its placement was not shown to beat matched random placement",
+        ),
+        (Standing.NOT_LOAD, "it beats matched random placement, but was not shown to follow the load"),
+        (
+            Standing.BELOW_MINIMUM,
+            f"it was not shown to gain more than {head.settings.min_effect_pp:g} pp, although it gains something",
+        ),
+    ):
+        mine = [c for c in claims if c.envelope.standing == standing]
+        if mine:
+            seen = "" if standing == Standing.NOT_CHANCE else f" ({_listed(map(_gains, mine))})"
+            told.append(f"{text} in {_listed(c.regime for c in mine)}{seen}")
+    return f"Nothing is licensed about {name}: {'; '.join(told)}{replayed}."
+
+
+def _seen(claim: Claim) -> str:
+    """What an undecided run saw all the same, and what it could have shown at best."""
+    e: EnvelopePart = claim.envelope
+    if e.gain_pp is None or e.attainable_p is None:
+        return ""
+    return (
+        f" Seen, not shown: {e.gain_pp:+.2f} pp of gain in {claim.slo} over {e.n_seeds} seeds; the smallest p that so "
+        f"many could give is {e.attainable_p:.3g}."
+    )
+
+
+def _listed(items: Iterable[str]) -> str:
+    found = list(dict.fromkeys(items))
+    return found[0] if len(found) == 1 else ", ".join(found[:-1]) + " and " + found[-1]

@@ -1,0 +1,85 @@
+"""Certificates of version 1: what of them can still be recomputed, and the same rows under today's rules."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from protocol.certificate.assess import assess
+from protocol.certificate.model import Certificate, Head
+from protocol.certificate.reading import RAW
+from protocol.evidence import store
+from protocol.evidence.model import Evidence
+
+#: The root that version 1 used where none was given.
+_PUBLIC_ROOT = 20260601
+#: Numbers of a claim that mean the same in both versions and need no random draws.
+_KEPT = ("gain_pp", "policy_excess_pp", "control_excess_pp", "no_sync_violation_pct", "n_seeds", "n_draws")
+_KEPT_BY_SEED = ("seed", "merges", "policy", "draw_mean", "no_sync_pct")
+
+
+def rejudged(folder: Path) -> tuple[Head, list[Evidence], Certificate]:
+    """The same rows under today's rules.  Raises BadInput and the like on files that are broken."""
+    asked = json.loads((folder / RAW / store.ASKED).read_text("utf-8"))
+    head = head_of(asked)
+    evidence = store.read(folder / RAW)
+    if head.settings.back_end == "live":
+        evidence = [_named(e, head.regimes[0].name) for e in evidence]
+    return head, evidence, assess(head, evidence)
+
+
+def _named(e: Evidence, regime: str) -> Evidence:
+    return replace(e, regime=regime, served=tuple(replace(r, regime=regime) for r in e.served))
+
+
+def differences(folder: Path, stated: dict[str, Any]) -> Iterator[str]:
+    """Where the stored rows do not give the budgets, violations and gains that a certificate of version 1 states."""
+    _, _, now = rejudged(folder)
+    for mine, then in zip(now.claims, stated["claims"], strict=True):
+        where, e, old = f"{mine.regime}, {mine.slo}", mine.envelope.model_dump(mode="json"), then["envelope"]
+        if (mine.regime, mine.slo) != (then["regime"], then["slo"]):
+            yield f"claims: {where} stands where {then['regime']}, {then['slo']} is stated"
+        if e["n_seeds"] != old["n_seeds"]:
+            continue  # other seeds are compared now, for a reason that the new verdict states
+        for key in _KEPT:
+            if not _same(e[key], old[key]):
+                yield f"{where}, {key}: stated {old[key]}, recomputed {e[key]}"
+        for row, old_row in zip(e["per_seed"], old["per_seed"], strict=True):
+            for key in _KEPT_BY_SEED:
+                if not _same(row[key], old_row[key]):
+                    yield f"{where}, seed {row['seed']}, {key}: stated {old_row[key]}, recomputed {row[key]}"
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a == b or (a is not None and b is not None and math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9))
+
+
+def head_of(asked: dict[str, Any]) -> Head:
+    """What was asked, in today's words."""
+    settings = dict(asked["settings"])
+    real, root = settings.pop("real", None), settings["root_seed"]
+    common = {"root": "public" if root == _PUBLIC_ROOT else "given"}
+    regimes, server = asked["regimes"], None
+    if "blocks" in settings:
+        blocks, live = settings.pop("blocks"), {}
+        for key in ("segment_s", "settle_s", "warm_up_s", "rate_scale", "scrape_s", "decision_timeout_s"):
+            live[key] = settings.pop(key)
+        common |= {"back_end": "live", "idle": 2, "draws": 1, "live": live}
+        server = asked["server"]
+        sidecar = {"calibrated": False, "calibration": asked["calibration"]}
+        regimes = [{**r, "n_seeds": blocks, "sidecar": {"name": r["sidecar"], **sidecar}} for r in regimes]
+    elif real is not None:
+        common |= {"back_end": "real", "idle": 2, "attempts": real["attempts"]}
+        server = {**real["server"], "merge_load": real["merge_load"], "client_host": real["client_host"]}
+    return Head.model_validate(
+        {
+            **{key: asked[key] for key in ("contender", "preregistration", "versions")},
+            "settings": {**settings, **common},
+            "regimes": regimes,
+            **({"server": server} if server is not None else {}),
+        }
+    )

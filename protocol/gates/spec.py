@@ -1,0 +1,60 @@
+"""What a claim's evidence is judged by: a typed extract of what was asked, one regime at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from protocol.merging.corridor import Corridor
+from protocol.merging.peers.schedules import Peers
+from protocol.workload.slo import Slo
+
+#: Where the judged replays come from.
+BackEnd = Literal["simulated", "real", "live"]
+#: Margin in pp of the A/A comparison when the declared minimum effect is 0; otherwise it is half of that effect.
+AA_MARGIN_PP = 1.0
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Everything of a head that the gates of one regime need.
+
+    kind : what was judged: `scheduler`, `planner` (sees the whole trace) or `recorded` (a log of what happened).
+    draws : matched draws a seed; `sequential` ones may be fewer.  idle : replays without merges a seed.
+    margin_pp : of the A/A comparison, None where it follows from the minimum effect.
+    calibration : what the head states of the calibration behind the sidecar, None without one.
+    server : name of the real server, None in simulation.  attempts : at a real replay that turns out invalid.
+    loss : seeds to train and margin in nats, None where nothing is trained.
+    """
+
+    regime: str
+    back_end: BackEnd
+    kind: Literal["scheduler", "planner", "recorded"]
+    corridor: Corridor
+    peers: Peers | None
+    islands: int
+    slos: tuple[Slo, ...]
+    n_seeds: int
+    draws: int
+    idle: int
+    sequential: bool
+    tokens_per_step: int
+    root_seed: int
+    alpha: float
+    min_effect_pp: float
+    margin_pp: float | None = None
+    calibration: Mapping[str, Any] | None = None
+    server: str | None = None
+    attempts: int = 1
+    loss: tuple[int, float] | None = None
+
+    @property
+    def on_server(self) -> bool:
+        return self.back_end != "simulated"
+
+    @property
+    def aa_margin_pp(self) -> float:
+        if self.margin_pp is not None:
+            return self.margin_pp
+        return self.min_effect_pp / 2 if self.min_effect_pp > 0 else AA_MARGIN_PP

@@ -1,0 +1,305 @@
+"""Two gains of a policy, over chance and from following the load: estimates, intervals, tests and what they show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from protocol.stats import inversion as inv
+from protocol.stats import randomization as rz
+from protocol.stats.betting import BettingBound, betting_bound
+from protocol.stats.result import RTOL, Interval, TestOutcome
+
+MIN_SEEDS = 8
+MIN_DRAWS = 5
+_HULL = "hull of the inverted stratified randomisation and the inverted paired sign flip"
+_FLIPPED = "inverted paired sign flip"
+_EXCHANGED = "inverted exchange between traces"
+
+
+class Standing(StrEnum):
+    """What a claim's tests show, in the order in which they are asked."""
+
+    UNDECIDABLE = "undecidable"
+    NOT_CHANCE = "does not beat chance"
+    NOT_LOAD = "beats chance, does not follow the load"
+    BELOW_MINIMUM = "beats it by less than the minimum effect"
+    SHOWN = "beats it by more than the minimum effect"
+
+
+@dataclass(frozen=True, eq=False)
+class Gain:
+    """A mean gain over seeds, in the units of the costs; positive is better.
+
+    lower_bound : one-sided 1 - alpha limit; above delta exactly when each of the gain's tests has p(delta) <= alpha.
+    interval : two-sided 1 - alpha, by inversion of those tests.  t_interval : Student's, beside it; None when the seeds
+        do not vary, or are not independent (the load gain's are not).
+    by_seed : float64, shape (S,).
+    """
+
+    estimate: float
+    lower_bound: float
+    interval: Interval
+    t_interval: Interval | None
+    by_seed: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class GateTest:
+    """outcome : the test of a gain of at most delta, which decides.  at_zero : its p-value for no gain at all.
+    concerns : "chance" or "load", the gain that it is about.
+    """
+
+    outcome: TestOutcome
+    at_zero: float
+    concerns: str
+
+    @property
+    def name(self) -> str:
+        return self.outcome.name
+
+
+@dataclass(frozen=True, eq=False)
+class Gains:
+    """Everything that a claim of placement says.
+
+    chance : mean of the draws less the policy.  load : the policy's schedules on other traces less on their own; None
+        when schedules were not exchanged between traces.
+    tests : those that decide, at delta.  pvalue : the largest; decided_by : its test's name; floor : the smallest that
+        it could have been.
+    bounded : the bound that assumes no shape; it decides only if asked (`bounded=True`), then it is among the tests.
+    worst_seed : index of the seed with the least gain over chance.  unseen_share : a loss on a smaller share of traces
+        would not have been seen in these seeds with probability above alpha.
+    ranks : int64, shape (S,): the policy among its seed's m + 1 values, 1 is best, ties count against it.
+    policy, draw_mean, draw_sd : float64, shape (S,).
+    reason : why there is no p-value; the numbers that do not need one are still there where they are finite.
+    """
+
+    chance: Gain | None
+    load: Gain | None
+    tests: tuple[GateTest, ...]
+    pvalue: float | None
+    decided_by: str | None
+    floor: float | None
+    bounded: BettingBound | None
+    worst_seed: int | None
+    unseen_share: float | None
+    ranks: NDArray[np.int64]
+    policy: NDArray[np.float64]
+    draw_mean: NDArray[np.float64]
+    draw_sd: NDArray[np.float64]
+    n_seeds: int
+    n_draws: int
+    delta: float
+    alpha: float
+    reason: str | None = None
+
+    def standing(self, p_adjusted: float | None = None) -> Standing:
+        """What is shown at alpha; with `p_adjusted`, the claim's p-value after Holm, what is shown among all claims.
+
+        A claim's step of Holm multiplies its p-value; the p-values at 0 are multiplied by as much.
+        """
+        if self.pvalue is None or self.floor is None or self.floor > self.alpha:
+            return Standing.UNDECIDABLE
+        times = 1.0 if p_adjusted is None else p_adjusted / self.pvalue
+        if self.pvalue * times <= self.alpha:
+            return Standing.SHOWN
+        for concerns, otherwise in (("chance", Standing.NOT_CHANCE), ("load", Standing.NOT_LOAD)):
+            if any(t.at_zero * times > self.alpha for t in self.tests if t.concerns == concerns):
+                return otherwise
+        return Standing.BELOW_MINIMUM
+
+
+def judge_gains(
+    policy: ArrayLike,
+    draws: Sequence[ArrayLike],
+    exchanged: ArrayLike | None,
+    rng: np.random.Generator,
+    *,
+    delta: float = 0.0,
+    alpha: float = 0.05,
+    worst: ArrayLike | None = None,
+    best: ArrayLike | None = None,
+    bounded: bool = False,
+    n_resamples: int = 9999,
+    min_seeds: int = MIN_SEEDS,
+    min_draws: int = MIN_DRAWS,
+) -> Gains:
+    """Judge one policy cost a seed against that seed's draws, and against its schedules from other traces.
+
+    policy : float, shape (S,).  draws : S arrays, shape (m_s,).  Lower is better, all in one unit (pp).
+    exchanged : float, shape (S, S); [s, t] is the cost on trace s of the schedule made on trace t, scaled to the
+        policy's own number of merges on s, so that the diagonal is the policy.  None where that was not measured.
+    delta : minimum effect.  alpha : one-sided level of every test; intervals have level 1 - alpha.
+    worst, best : float, shape (S,), costs of each seed's worst and best placement, for the bound that needs no shape.
+        A draw worse than `worst` takes its place.
+    bounded : whether that bound decides too.
+
+    The claim's p-value is the largest of its tests' (intersection-union, Berger 1982, Technometrics 24): its error is
+    at most the smallest of theirs.  With one draw a seed the stratified test is the sign flip, and only that is there.
+    No p-value, but a reason, when a value is NaN or infinite, when seeds or draws are fewer than declared, when no
+    seed's draws differ among themselves, when two seeds are copies, or when a bound that should decide does not hold.
+    """
+    if not (math.isfinite(delta) and 0 < alpha < 1):
+        raise ValueError(f"delta {delta}, alpha {alpha}: needs a finite delta and 0 < alpha < 1")
+    blocks = rz.strata(policy, draws)
+    if isinstance(blocks, str):
+        return _undecidable([], len(draws), blocks, delta, alpha)
+    cost = None if exchanged is None else np.asarray(exchanged, np.float64)
+    reason = _unfit(blocks, min_seeds, min_draws) or _unfit_exchange(cost, len(blocks))
+    if reason:
+        return _undecidable(blocks, len(draws), reason, delta, alpha)
+    by_seed = gains_by_seed(blocks)
+    flip = inv.sign_flip(by_seed, rng, n_resamples, rz.tie_tolerance(blocks))
+    paired = max(len(block) for block in blocks) == 2
+    of_chance = [flip] if paired else [inv.stratified(blocks, rng, n_resamples), flip]
+    chance = _gain(of_chance, by_seed, alpha, _FLIPPED if paired else _HULL, t_interval(by_seed, 1 - alpha))
+    tests = [GateTest(test.outcome(delta), test.pvalue(0.0), "chance") for test in of_chance]
+    load = None
+    if cost is not None:
+        dealt = inv.exchange(cost, rng, n_resamples)
+        followed = (cost.sum(axis=1) - np.diagonal(cost)) / (len(cost) - 1) - np.diagonal(cost)
+        load = _gain([dealt], followed, alpha, _EXCHANGED, None)
+        tests.append(GateTest(dealt.outcome(delta), dealt.pvalue(0.0), "load"))
+    bound = None if worst is None else _betting(blocks, by_seed, worst, best, delta, alpha)
+    if bounded:
+        problem = "no worst placements to bound the gains by" if bound is None else bound.outcome.reason
+        if bound is None or problem:
+            return _undecidable(blocks, len(draws), problem or "", delta, alpha)
+        at_zero = betting_bound(by_seed, np.full(len(by_seed), bound.lowest), delta=0.0).outcome.pvalue
+        tests.append(GateTest(bound.outcome, 1.0 if at_zero is None else at_zero, "chance"))
+    ps = [test.outcome.pvalue or 1.0 for test in tests]
+    return _of(
+        blocks,
+        len(draws),
+        delta,
+        alpha,
+        chance=chance,
+        load=load,
+        tests=tuple(tests),
+        pvalue=max(ps),
+        decided_by=tests[int(np.argmax(ps))].name,
+        floor=max(test.outcome.floor or 0.0 for test in tests),
+        bounded=bound,
+    )
+
+
+def gains_by_seed(blocks: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Mean of the draws minus the policy by seed, shape (S,); rounding noise is made exactly zero.
+
+    Without that, a policy equal to all its draws can differ from their mean by one unit in the last place in every
+    seed, and the sign-flip test would call that significant.
+    """
+    gains = np.array([block[1:].mean() - block[0] for block in blocks])
+    size = np.array([np.abs(block).max() for block in blocks])
+    return np.where(np.abs(gains) <= RTOL * size, 0.0, gains)
+
+
+def t_interval(gains: NDArray[np.float64], level: float) -> Interval | None:
+    """Student's interval for the mean gain over seeds; None when the seeds do not vary."""
+    if len(gains) < 2 or np.ptp(gains) == 0:
+        return None
+    low, high = stats.t.interval(level, len(gains) - 1, gains.mean(), stats.sem(gains))
+    return Interval(float(low), float(high), level, "t over seeds")
+
+
+def unseen_share(n_seeds: int, alpha: float) -> float:
+    """The share q of traces with (1 - q)^S = alpha: rarer losses stay unseen in S seeds more often than alpha."""
+    return float(1 - alpha ** (1 / n_seeds))
+
+
+def _gain(
+    tests: Sequence[inv.Inversion], by_seed: NDArray[np.float64], alpha: float, method: str, student: Interval | None
+) -> Gain:
+    limits = np.array([test.limits(alpha / 2) for test in tests])
+    return Gain(
+        estimate=float(by_seed.mean()),
+        lower_bound=min(test.limits(alpha)[0] for test in tests),
+        interval=Interval(float(limits[:, 0].min()), float(limits[:, 1].max()), 1 - alpha, method),
+        t_interval=student,
+        by_seed=by_seed,
+    )
+
+
+def _betting(
+    blocks: Sequence[NDArray[np.float64]], gains: NDArray[np.float64], worst: ArrayLike, best: ArrayLike | None,
+    delta: float, alpha: float,
+) -> BettingBound:  # fmt: skip
+    """Bound each seed's gain by its worst placement, or by a draw if one was worse still."""
+    mean = np.array([block[1:].mean() for block in blocks])
+    most = np.asarray(worst, np.float64).ravel()
+    if len(most) == len(blocks):
+        most = np.maximum(most, [block[1:].max() for block in blocks])
+        lowest: NDArray[np.float64] = mean - most
+    else:
+        lowest = most  # refused for its length
+    least = None if best is None else np.asarray(best, np.float64).ravel()
+    highest = mean - least if least is not None and len(least) == len(mean) else None
+    return betting_bound(gains, lowest, delta=delta, alpha=alpha, highest=highest)
+
+
+def _unfit(blocks: Sequence[NDArray[np.float64]], min_seeds: int, min_draws: int) -> str | None:
+    fewest = min(len(block) for block in blocks) - 1
+    if len(blocks) < max(min_seeds, 2):
+        return f"{len(blocks)} seeds, fewer than {max(min_seeds, 2)}"
+    if fewest < min_draws:
+        return f"{fewest} draws in a seed, fewer than {min_draws}"
+    if fewest < 2:  # a single draw has no spread, and small counts coincide by chance
+        return None
+    if all(np.ptp(block[1:]) <= RTOL * np.abs(block).max() for block in blocks):
+        return "the draws of every seed are all alike: no envelope"
+    seen: dict[bytes, int] = {}
+    for s, block in enumerate(blocks):
+        first = seen.setdefault(block.tobytes(), s)
+        if first != s and np.ptp(block) > 0:
+            return f"seeds {first + 1} and {s + 1} have the same values"
+    return None
+
+
+def _unfit_exchange(cost: NDArray[np.float64] | None, n_seeds: int) -> str | None:
+    if cost is None:
+        return None
+    if cost.shape != (n_seeds, n_seeds):
+        return f"exchanged costs of shape {cost.shape}, not every schedule on every trace"
+    if not np.isfinite(cost).all():
+        s, t = np.argwhere(~np.isfinite(cost))[0] + 1
+        return f"the schedule of seed {t} on the trace of seed {s} has no finite cost"
+    return None
+
+
+def _undecidable(blocks: Sequence[NDArray[np.float64]], n_seeds: int, reason: str, delta: float, alpha: float) -> Gains:
+    return _of(blocks, n_seeds, delta, alpha, reason=reason)
+
+
+def _of(
+    blocks: Sequence[NDArray[np.float64]], n_seeds: int, delta: float, alpha: float, *, chance: Gain | None = None,
+    load: Gain | None = None, tests: tuple[GateTest, ...] = (), pvalue: float | None = None,
+    decided_by: str | None = None, floor: float | None = None, bounded: BettingBound | None = None,
+    reason: str | None = None,
+) -> Gains:  # fmt: skip
+    return Gains(
+        chance=chance,
+        load=load,
+        tests=tests,
+        pvalue=pvalue,
+        decided_by=decided_by,
+        floor=floor,
+        bounded=bounded,
+        worst_seed=int(np.argmin(gains_by_seed(blocks))) if blocks else None,
+        unseen_share=unseen_share(n_seeds, alpha) if n_seeds else None,
+        ranks=rz.ranks(blocks),
+        policy=np.array([block[0] for block in blocks]),
+        draw_mean=np.array([block[1:].mean() for block in blocks]),
+        draw_sd=np.array([block[1:].std(ddof=1) if len(block) > 2 else 0.0 for block in blocks]),
+        n_seeds=n_seeds,
+        n_draws=min((len(block) - 1 for block in blocks), default=0),
+        delta=delta,
+        alpha=alpha,
+        reason=reason,
+    )

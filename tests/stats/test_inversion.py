@@ -1,0 +1,116 @@
+"""Turning points: p-values and limits at any minimum effect, against tests run anew with the effect put in."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.stats import inversion as inv
+from protocol.stats.randomization import crossed, stratified_randomization, tie_tolerance
+from protocol.stats.randomization import sign_flip as flip_test
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def gains(y: np.ndarray) -> np.ndarray:
+    return np.asarray(y[:, 1:].mean(axis=1) - y[:, 0])
+
+
+@given(st.integers(0, 10_000), st.sampled_from([-1.0, 0.0, 0.3, 2.0]))
+@settings(max_examples=40, deadline=None)
+def test_pvalues_are_those_of_the_shifted_tests(seed: int, delta: float) -> None:
+    """On whole numbers, with ties, and enumerated, so that both sides must be equal."""
+    source = rng(seed)
+    y = np.round(source.normal(0, 2, (5, 5)))
+    cost = np.round(source.normal(0, 2, (5, 5)))
+    shifted = y.copy()
+    shifted[:, 0] += delta
+    blocks = list(y)
+    assert (
+        inv.stratified(blocks, source, 0).pvalue(delta)
+        == stratified_randomization(shifted[:, 0], shifted[:, 1:], source).pvalue
+    )
+    flip = inv.sign_flip(gains(y), source, 0, tie_tolerance(blocks))
+    assert flip.pvalue(delta) == flip_test(delta - gains(y)).pvalue
+    assert inv.exchange(cost, source, 0).pvalue(delta) == crossed(cost + delta * np.eye(5), source).pvalue
+
+
+def test_by_hand() -> None:
+    """Two seeds.  Gains 1 and 3: subsets none, {1}, {3}, {1, 3} with means -, 1, 3, 2."""
+    flip = inv.sign_flip(np.array([1.0, 3.0]), rng(), 0, 1e-9)
+    assert flip.points.tolist() == [1.0, 2.0, 3.0] and flip.same == 1 and flip.size == 4
+    assert [flip.pvalue(g) for g in (0.0, 1.0, 1.5, 2.0, 3.0)] == [0.25, 0.5, 0.5, 0.75, 1.0]
+    assert flip.limits(0.25) == (1.0, 3.0) and flip.limits(0.24) == (-math.inf, math.inf)
+    # Three traces; every schedule costs 0 at home, 3 abroad on trace 1, 6 on trace 2, 9 on trace 3.
+    cost = np.array([[0.0, 3, 3], [6, 0, 6], [9, 9, 0]])
+    dealt = inv.exchange(cost, rng(), 0)
+    assert dealt.points.tolist() == [4.5, 6.0, 6.0, 6.0, 7.5] and dealt.estimate == 6.0
+    assert dealt.pvalue() == 1 / 6 == dealt.floor
+
+
+def test_limits_are_where_each_test_turns() -> None:
+    y = rng(2).normal(size=(6, 4))
+    cost = rng(3).normal(size=(6, 6))
+    for test in (
+        inv.stratified(list(y), rng(), 0),
+        inv.sign_flip(gains(y), rng(), 0, 1e-9),
+        inv.exchange(cost, rng(), 0),
+    ):
+        assert test.exact
+        for tail in (0.02, 0.05, 0.2):
+            lower, upper = test.limits(tail)
+            assert test.pvalue(lower + 1e-6) > tail >= test.pvalue(lower - 1e-6)
+            above = [np.count_nonzero(test.points >= g) + test.same for g in (upper - 1e-6, upper + 1e-6)]
+            assert above[0] / test.size > tail >= above[1] / test.size
+
+
+@given(st.integers(0, 10_000), st.floats(-1, 2), st.sampled_from([0.0, 0.5]))
+@settings(max_examples=40, deadline=None)
+def test_a_bound_exceeds_the_minimum_effect_exactly_when_significant(seed: int, gain: float, delta: float) -> None:
+    source = rng(seed)
+    y = np.round(source.normal(size=(22, 8)), 1)
+    y[:, 0] = np.round(y[:, 0] - gain, 1)
+    cost = np.round(source.normal(size=(22, 22)), 1)
+    for test in (
+        inv.stratified(list(y), source, 499),
+        inv.sign_flip(gains(y), source, 499, 1e-9),
+        inv.exchange(cost, source, 499),
+    ):
+        assert not test.exact and test.size == 500
+        for alpha in (0.01, 0.05, 0.3):
+            assert (test.pvalue(delta) <= alpha) == (test.limits(alpha)[0] > delta)
+
+
+def test_sampled_tests_come_near_the_enumerated_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    y, cost = rng(5).normal(size=(8, 4)), rng(6).normal(size=(8, 8))
+    exact = (inv.stratified(list(y), rng(), 0), inv.sign_flip(gains(y), rng(), 0, 1e-9), inv.exchange(cost, rng(), 0))
+    monkeypatch.setattr(inv, "EXACT_SIGNS", 1)
+    monkeypatch.setattr(inv, "EXACT_PERMUTATIONS", 1)
+    monkeypatch.setattr("protocol.stats.randomization.EXACT_SIZE", 1)
+    sampled = (
+        inv.stratified(list(y), rng(1), 20_000),
+        inv.sign_flip(gains(y), rng(1), 20_000, 1e-9),
+        inv.exchange(cost, rng(1), 20_000),
+    )
+    for one, other in zip(exact, sampled, strict=True):
+        assert one.exact and not other.exact and other.floor >= 1 / 20_001
+        for delta in (-0.3, 0.0, 0.4):
+            p = one.pvalue(delta)
+            assert abs(other.pvalue(delta) - p) < 4 * math.sqrt(p * (1 - p) / 20_000) + 1e-4
+
+
+def test_the_exchange_is_a_count_over_permutations() -> None:
+    """A direct enumeration with delta on the diagonal, as SPEC 6 states it."""
+    cost = rng(8).normal(size=(5, 5))
+    for delta in (0.0, 0.7):
+        shifted = cost + delta * np.eye(5)
+        sums = [shifted[range(5), order].sum() for order in itertools.permutations(range(5))]
+        p = sum(value <= sums[0] + 1e-12 for value in sums) / math.factorial(5)
+        assert inv.exchange(cost, rng(), 0).pvalue(delta) == pytest.approx(p, abs=1e-12)
