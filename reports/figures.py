@@ -20,10 +20,11 @@ from matplotlib.font_manager import findfont, get_font
 from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
-from protocol.evidence.store import NO_SYNC, OPTIMUM, POLICY, UNIFORM, SeedEvidence
+from protocol.evidence.model import OPTIMUM, Evidence
 from protocol.files import atomic
 from protocol.merging.schedule import Schedule
 from protocol.replay.measurements import SERVED, Measurements
+from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM
 from protocol.workload.slo import Slo
 from protocol.workload.trace import NS_PER_S, RequestTrace
 from reports import format as fmt
@@ -45,10 +46,11 @@ _MOST_POINTS = 20_000
 _VERDICT_LOOK = {"PASS": ("o", POLICY_COLOUR), "FAIL": ("X", INK), "INCONCLUSIVE": ("D", PAPER)}
 
 
-def write_figures(certificate: Mapping[str, Any], evidence: Sequence[SeedEvidence], folder: Path) -> dict[str, Path]:
+def write_figures(certificate: Mapping[str, Any], evidence: Sequence[Evidence], folder: Path) -> dict[str, Path]:
     """Write every figure as NAME.svg and NAME.pdf; returns the SVG of each name.
 
-    Names: `gain-overview`, and `envelope-NN-REGIME` for every claim that has an envelope.
+    Names: `gain-overview`, and `envelope-NN-REGIME` for every claim that has an envelope; with a single draw a seed it
+    shows pairs.
     """
     folder.mkdir(parents=True, exist_ok=True)
     drawn: dict[str, Figure] = {}
@@ -57,7 +59,10 @@ def write_figures(certificate: Mapping[str, Any], evidence: Sequence[SeedEvidenc
             drawn[fmt.OVERVIEW] = gain_overview(certificate)
         for index, column, claim in _with_columns(certificate["claims"]):
             mine = [e for e in evidence if e.regime == claim["regime"]]
-            if claim["envelope"] is not None and any(UNIFORM in e.placed for e in mine):
+            envelope = claim["envelope"]
+            if envelope["per_seed"] and envelope["n_draws"] == 1:
+                drawn[fmt.figure_name(index, claim)] = paired_blocks(claim)
+            elif any(len(excess_pp(e, UNIFORM, column, claim["slo"])) for e in mine):
                 drawn[fmt.figure_name(index, claim)] = envelope_figure(claim, mine, column)
     return {name: save(figure, folder / name) for name, figure in drawn.items()}
 
@@ -92,7 +97,7 @@ def known_gain(claim: Mapping[str, Any]) -> bool:
 # Envelope --------------------------------------------------------------------------------------------------------
 
 
-def envelope_figure(claim: Mapping[str, Any], evidence: Sequence[SeedEvidence], column: int) -> Figure:
+def envelope_figure(claim: Mapping[str, Any], evidence: Sequence[Evidence], column: int) -> Figure:
     """Per seed: the matched draws as nested bands, the policy's point, the additive optimum.
 
     column : which SLO of the regime the claim is about, the second axis of `Placements.violations`.
@@ -100,12 +105,12 @@ def envelope_figure(claim: Mapping[str, Any], evidence: Sequence[SeedEvidence], 
     figure = Figure(figsize=(float(np.clip(1.6 + 0.29 * len(evidence), 6.4, 14)), 3.6), layout="constrained")
     axes = figure.subplots()
     for place, e in enumerate(evidence):
-        draws = excess_pp(e, UNIFORM, column)
+        draws = excess_pp(e, UNIFORM, column, claim["slo"])
         if len(draws):
             _bands(axes, place, draws)
     x = np.arange(len(evidence))
-    best = [_first(excess_pp(e, OPTIMUM, column), column) for e in evidence]
-    policy = [_first(excess_pp(e, POLICY, column)) for e in evidence]
+    best = [_first(excess_pp(e, OPTIMUM, column, claim["slo"]), column) for e in evidence]
+    policy = [_first(excess_pp(e, POLICY, column, claim["slo"])) for e in evidence]
     axes.plot(x, best, "_", color=OPTIMUM_COLOUR, markersize=11, markeredgewidth=2.2, zorder=4)
     axes.plot(x, policy, "o", color=POLICY_COLOUR, markeredgecolor=PAPER, markersize=6.5, zorder=5)
     axes.axhline(0, color=INK, linewidth=0.9)
@@ -141,12 +146,11 @@ def _bands(axes: Axes, x: int, draws: NDArray[np.float64]) -> None:
     axes.hlines(np.median(draws), x - 0.31, x + 0.31, color=DRAWS, linewidth=1.4, zorder=3)
 
 
-def excess_pp(e: SeedEvidence, arm: str, column: int) -> NDArray[np.float64]:
-    """Sync-excess violations of every schedule of an arm in percentage points; empty where the arm is missing."""
-    if arm not in e.placed or NO_SYNC not in e.placed or not e.n_requests:
-        return np.empty(0)
-    idle = e.placed[NO_SYNC].violations[0, column]
-    return 100.0 * (e.placed[arm].violations[:, column] - idle) / e.n_requests
+def excess_pp(e: Evidence, arm: str, column: int, slo: str) -> NDArray[np.float64]:
+    """Sync-excess violations of every judged schedule of an arm, percentage points; empty where the arm is missing."""
+    limit = Slo.parse(slo)
+    idle, found = e.violations(NO_SYNC, limit, column), e.violations(arm, limit, column)
+    return 100.0 * (found - idle.mean()) / e.n_requests if len(idle) and e.n_requests else np.empty(0)
 
 
 def _first(values: NDArray[np.float64], at: int = 0) -> float:
@@ -163,19 +167,7 @@ def _with_columns(claims: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, in
         yield index, slos.index(claim["slo"]), claim
 
 
-# Paired blocks of a live session ----------------------------------------------------------------------------------
-
-
-def write_live_figures(certificate: Mapping[str, Any], folder: Path) -> dict[str, Path]:
-    """As `write_figures`, for a live session: every claim's blocks, `envelope-NN-REGIME`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with styled():
-        drawn = {
-            fmt.figure_name(index, claim): paired_blocks(claim)
-            for index, claim in enumerate(certificate["claims"])
-            if claim["envelope"]["per_seed"]
-        }
-    return {name: save(figure, folder / name) for name, figure in drawn.items()}
+# Pairs: a policy and a single draw a seed -------------------------------------------------------------------------
 
 
 def paired_blocks(claim: Mapping[str, Any]) -> Figure:
@@ -189,10 +181,10 @@ def paired_blocks(claim: Mapping[str, Any]) -> Figure:
     axes.plot(x, control, "D", color=DRAWS, markersize=5.5, zorder=3, label="random control")
     axes.plot(x, policy, "o", color=POLICY_COLOUR, markeredgecolor=PAPER, markersize=6.5, zorder=4, label="scheduler")
     axes.axhline(0, color=INK, linewidth=0.9)
-    axes.set_xticks(x, [str(row["seed"] + 1) for row in rows])
+    axes.set_xticks(x, [str(row["seed"]) for row in rows])
     axes.set_xlim(-0.7, len(rows) - 0.3)
     axes.tick_params(axis="x", length=0)
-    axes.set_xlabel("block (the same requests, and as many merges, in both arms)")
+    axes.set_xlabel("seed (the same requests, and as many merges, in both arms)")
     axes.set_ylabel("sync-excess violations (pp)")
     axes.set_title(f"{_label(claim['regime'], 44)}, {_label(claim['slo'], 36)}: lower is better")
     figure.legend(loc="outside lower center", ncols=2)

@@ -18,6 +18,8 @@ MINUS = "−"
 #: A thin space groups digits; a no-break space keeps a number and its unit on one line.
 _THIN, _NBSP = "\u2009", "\u00a0"
 
+#: The tests of a gain, by the one name that each has everywhere.
+TESTS = ("stratified randomisation", "paired sign flip", "exchange between traces")
 VERDICTS = {"PASS": "passed", "FAIL": "failed", "INCONCLUSIVE": "undecidable"}
 MARKS = {"passed": "✓", "failed": "✗", "undecidable": "?"}
 

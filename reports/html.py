@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from protocol.errors import BadInput
-from protocol.evidence.store import SeedEvidence
+from protocol.evidence.model import Evidence
 from protocol.files import write_text
 from reports import figures as drawing
 from reports import format as fmt
@@ -32,7 +32,7 @@ _FORBIDDEN = {f"{_SVG}{tag}" for tag in ("script", "foreignObject", "image", "a"
 
 
 def write_report(
-    certificate: Mapping[str, Any], evidence: Sequence[SeedEvidence], path: Path, figures: Mapping[str, str]
+    certificate: Mapping[str, Any], evidence: Sequence[Evidence], path: Path, figures: Mapping[str, str]
 ) -> None:
     """Write the page to `path`.
 
@@ -76,7 +76,13 @@ def environment() -> Environment:
     shown = ("brief", "clean", "count", "fixed", "fraction", "interval", "interval_number", "number", "p_text",
              "p_value", "percent", "plain", "pp", "seconds")  # fmt: skip
     env.filters |= {name: getattr(fmt, name) for name in shown}
-    env.globals |= {"rank": fmt.rank, "marks": fmt.MARKS, "statuses": fmt.VERDICTS, "stylesheet": _stylesheet}
+    env.globals |= {
+        "rank": fmt.rank,
+        "marks": fmt.MARKS,
+        "statuses": fmt.VERDICTS,
+        "tests": fmt.TESTS,
+        "stylesheet": _stylesheet,
+    }
     return env
 
 
@@ -85,7 +91,7 @@ def _stylesheet() -> Markup:
     return Markup((Path(__file__).parent / "templates" / "report.css").read_text("utf-8"))
 
 
-def _arms(evidence: Sequence[SeedEvidence]) -> list[dict[str, Any]]:
+def _arms(evidence: Sequence[Evidence]) -> list[dict[str, Any]]:
     """Which arms the raw files hold for each regime: seeds that have the arm, and its stored schedules by seed."""
     found: dict[tuple[str, str], list[int]] = {}
     for e in evidence:

@@ -23,11 +23,11 @@ REPLAYED = (
      "within 5 ms of arrival and every merge began and ended within 50 ms of plan"),
     ("Violations, sync-excess, gain, p", "replays.parquet, served.parquet in place of requests.parquet and of the "
      "violations in placements.parquet",
-     "as above, with arms policy, no-sync and uniform; only p, crossed is the simulated one"),
+     "as above, with arms policy, no-sync and uniform; only the exchange between traces is the simulated one"),
     ("Effect transfer", "served.parquet of the uniform draws: e2e_ns, exposure_ns, outcome",
      "by seed, p95 of requests with exposure_ns > 0 over p95 of the others, all draws together; t over seeds on the "
      "logarithm"),
-    ("A/A", "served.parquet of no-sync and no-sync-again",
+    ("A/A", "served.parquet of the first and last no-sync replay",
      "difference of the violation rates by seed; two one-sided t tests against the margin"),
 )  # fmt: skip
 
@@ -49,13 +49,13 @@ RECOMPUTE = (
      "mean over seeds of (mean sync-excess of the seed's uniform draws − sync-excess of the scheduler)"),
     ("Rank of a seed", "placements.parquet: arms policy, uniform",
      "1 + number of draws that are at most the scheduler's value"),
-    ("p, stratified; interval; lower bound", "placements.parquet: arms policy, uniform",
+    ("p, stratified randomisation; interval", "placements.parquet: arms policy, uniform",
      "sum over seeds of the scheduler's sync-excess, compared with the sum when each seed's scheduler is one of its "
      "m + 1 values taken at random: enumerated up to 100,000 choices, else (b + 1) / (B + 1) with B = 9999; the "
-     "limits invert this test"),
-    ("p, sign flip", "placements.parquet: arms policy, uniform",
+     "limits invert this test and the next; the wider of the two at each end; every test is at the minimum effect"),
+    ("p, paired sign flip", "placements.parquet: arms policy, uniform",
      "the seed gains with their signs flipped at random: all flips up to 20 seeds, sampled above"),
-    ("p, crossed", "placements.parquet: arm crossed",
+    ("p, exchange between traces; gain from following the load", "placements.parquet: arm crossed",
      "row t of a seed is the schedule made on trace t, replayed on the seed's own trace; sync-excess per merge of the "
      "own schedules against that of permuted assignments of schedules to traces: enumerated up to 8 seeds, else 9999"),
     ("p, Holm", "the p of every claim of this certificate",

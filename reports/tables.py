@@ -77,15 +77,29 @@ def claims_table(certificate: Mapping[str, Any]) -> Table:
                 lambda row: fmt.interval(row.get("interval_pp")),
                 {"interval_low_pp": _end("interval_pp", 0), "interval_high_pp": _end("interval_pp", 1)},
             ),
-            _column("p, stratified", "p_stratified", fmt.p_value),
-            _column("p, sign flip", "p_sign_flip", fmt.p_value),
-            _column("p, crossed", "p_crossed", fmt.p_value),
+            _column("From following the load", "load_gain_pp", lambda v: fmt.pp(v, sign=True)),
+            Column(
+                "its 95 % interval (pp)",
+                lambda row: fmt.interval(row.get("load_interval_pp")),
+                {
+                    "load_interval_low_pp": _end("load_interval_pp", 0),
+                    "load_interval_high_pp": _end("load_interval_pp", 1),
+                },
+            ),
+            *(_column(f"p, {name}", f"p_{name.replace(' ', '_')}", fmt.p_value) for name in fmt.TESTS),
             _column("p, Holm", "p_holm", fmt.p_value),
             _column("Gain captured", "gain_captured", fmt.fraction),
             _column("Requests saved", "requests_saved_per_sidecar_per_10_min", lambda v: fmt.fixed(v, 1)),
-            _column("Detectable", "mde_pp", fmt.pp),
+            _column("Detectable", "detectable_gain_pp", fmt.pp),
         ),
-        [{**claim, **(claim["envelope"] or {})} for claim in certificate["claims"]],
+        [
+            {
+                **claim,
+                **claim["envelope"],
+                **{f"p_{t['name'].replace(' ', '_')}": t["p"] for t in claim["envelope"]["tests"]},
+            }
+            for claim in certificate["claims"]
+        ],
         long=False,
     )
 

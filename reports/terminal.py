@@ -29,7 +29,7 @@ def print_certificate(certificate: Mapping[str, Any], console: Console) -> None:
     console.print()
     console.print(_claims(certificate))
     # Below tier 3 the effect transfer decides how far a claim reaches, not whether there is one.
-    measured = tier["number"] == 4 or certificate.get("replays")
+    measured = bool(certificate.get("replays"))
     decisive = ("G0", "G1", "G2", "G3", "G4") if measured else ("G0", "G2", "G3", "G4")
     why = reading.obstacles(certificate, decisive)
     if why:
@@ -58,15 +58,16 @@ def _claims(certificate: Mapping[str, Any]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("regime, SLO", overflow="fold", ratio=1)
     table.add_column("verdict", no_wrap=True)
-    for heading in ("gain", "95 % interval", "Holm p"):
+    for heading in ("gain", "95 % interval", "of it by load", "Holm p"):
         table.add_column(heading, justify="right", no_wrap=True)
     for claim in certificate["claims"]:
-        e = claim["envelope"] or {}
+        e = claim["envelope"]
         table.add_row(
             Text(f"{fmt.shortened(claim['regime'], 60)}, {fmt.shortened(claim['slo'], 40)}"),
             _verdict(claim["verdict"]),
             Text(fmt.pp(e.get("gain_pp"), sign=True)),
             Text(fmt.interval(e.get("interval_pp"))),
+            Text(fmt.pp(e.get("load_gain_pp"), sign=True)),
             Text(fmt.p_value(e.get("p_holm"))),
         )
     return table

@@ -153,11 +153,13 @@ def _replayed(
     """
     for attempt in range(1, ATTEMPTS + 1):
         done = sidecar.replay(trace, merges)
-        if not np.any(done.run.measurements.outcome == SERVED):
-            found = f"{sidecar.target.url} served none of {len(trace)} requests: {done.run.complaint}"
+        if not np.any(done.rows.outcome == SERVED):
+            causes = ", ".join(f"{cause} ({n})" for cause, n in done.failures.items())
+            found = f"{sidecar.target.url} served none of {len(trace)} requests: {causes}"
             raise SidecarError(f"run {trace.name}: {found}")
         if done.invalid is None:
-            return done.run.measurements, done.merges
+            begin_ns = np.maximum(done.ran_ns[:, 0], 0)
+            return done.rows, Schedule(begin_ns, (done.ran_ns[:, 1] - begin_ns)[:, None])
         log(f"{trace.name}, attempt {attempt}: {done.invalid}")
     raise SidecarError(f"run {trace.name}: invalid {ATTEMPTS} times, last: {done.invalid}")
 

@@ -5,21 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from adapters.merge_loads.runner import MergeLoad, Runner, running
 from adapters.sidecars.metrics import Gauges, read_gauges
 from adapters.sidecars.openai import Deadlines, Row, Run, Target, replay_open_loop, run_of, that_serves, until
-from adapters.sidecars.real import ran, urgent
+from adapters.sidecars.real import ran, replayed, urgent
 from protocol.errors import BadInput
-from protocol.evidence.live import Decision, Scrape, Served
 from protocol.merging.schedule import Schedule
 from protocol.placement.rollout import ControlLoop, ask
-from protocol.replay.replay import MERGE_WITHIN_NS
+from protocol.replay.replay import MERGE_WITHIN_NS, LiveDecision, Replay, Scrape
 from protocol.replay.sidecar import ServingState
 from protocol.scheduler import SchedulerRun
 from protocol.workload.trace import NS_PER_S, RequestTrace, Workload
@@ -68,7 +66,7 @@ class LiveServer:
 
     def serve(
         self, workload: Workload, loop: ControlLoop, span_ns: int, run: SchedulerRun | None, starts_ns: Sequence[int]
-    ) -> Served:
+    ) -> Replay:
         """One segment, `span_ns` long: merges when `run` says so, or at `starts_ns` when there is no run.
 
         Raises BadInput when there is more than one island, SchedulerError when the scheduler fails, SidecarError when
@@ -91,19 +89,8 @@ class LiveServer:
                 )
             executed = runner.finish()
         found = run_of(rows, start_ns, workload.trace, ran(executed, start_ns))
-        return Served(
-            requests=found.measurements,
-            planned_ns=_since(executed.planned_ns, start_ns),
-            ran_ns=_since(executed.ran_ns, start_ns),
-            load_problem=executed.invalid,
-            failures=found.failures,
-            decisions=tuple(segment.decisions),
-            scrapes=tuple(segment.scrapes),
-        )
-
-
-def _since(windows: Sequence[tuple[int, int]], start_ns: int) -> NDArray[np.int64]:
-    return np.array(windows, np.int64).reshape(-1, 2) - start_ns
+        decided = replayed(found, executed, start_ns)
+        return replace(decided, decisions=tuple(segment.decisions), scrapes=tuple(segment.scrapes))
 
 
 class _Segment:
@@ -121,7 +108,7 @@ class _Segment:
     ) -> None:
         self.server, self.trace, self.loop, self.span_ns, self.run = server, workload.trace, loop, span_ns, run
         self.starts_ns, self.runner = starts_ns, runner
-        self.decisions: list[Decision] = []
+        self.decisions: list[LiveDecision] = []
         self.scrapes: list[Scrape] = []
         self.rows: Sequence[Row] = ()
         self.start_ns = 0
@@ -154,7 +141,7 @@ class _Segment:
             # An answer so late that its merge would leave the horizon comes to nothing.
             fits = answered_ns + loop.corridor.merge_ns <= loop.corridor.horizon_ns + MERGE_WITHIN_NS
             merge = said is not False and fits
-            self.decisions.append(Decision(due_ns, asked_ns, answered_ns, merge, said, seen))
+            self.decisions.append(LiveDecision(due_ns, asked_ns, answered_ns, merge, said, seen))
             if merge:
                 loop.merge(self._merge())
             elif seen is None:
@@ -170,7 +157,7 @@ class _Segment:
             now_ns = self._now()
             if due_ns + loop.corridor.grid_ns > now_ns:
                 return
-            self.decisions.append(Decision(due_ns, now_ns, now_ns, False))
+            self.decisions.append(LiveDecision(due_ns, now_ns, now_ns, False))
             loop.wait()
 
     def _merge(self) -> int:

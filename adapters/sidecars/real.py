@@ -13,23 +13,10 @@ from adapters.merge_loads.runner import Executed, MergeLoad, running
 from adapters.sidecars.openai import Deadlines, Run, Target, replay
 from protocol.errors import BadInput
 from protocol.merging.schedule import Schedule
+from protocol.replay.replay import Replay
 from protocol.workload.trace import RequestTrace
 
 _CLIENT_PRIORITY = -10
-
-
-@dataclass(frozen=True, eq=False)
-class Replay:
-    """A run and the merges beside it.  merges : the windows that really ran, from the trace's start."""
-
-    run: Run
-    executed: Executed
-    merges: Schedule
-
-    @property
-    def invalid(self) -> str | None:
-        """Why this replay may not be judged, or None: a late client, or merges off their schedule."""
-        return self.run.invalid or self.executed.invalid
 
 
 @contextmanager
@@ -71,8 +58,13 @@ class RealSidecar:
             with urgent():
                 run = replay(self.target, trace, schedule, self.deadlines, begin)
             executed = runner.finish()
-        merges = ran(executed, origin_ns)
-        return Replay(run.exposed_to(trace, merges), executed, merges)
+        return replayed(run.exposed_to(trace, ran(executed, origin_ns)), executed, origin_ns)
+
+
+def replayed(run: Run, executed: Executed, origin_ns: int) -> Replay:
+    """A run and the merges beside it, on a clock that was 0 at `origin_ns`."""
+    planned, ran_ = (np.array(w, np.int64).reshape(-1, 2) - origin_ns for w in (executed.planned_ns, executed.ran_ns))
+    return Replay(run.measurements, planned, ran_, executed.may_end_early, executed.died, run.failures)
 
 
 def ran(executed: Executed, origin_ns: int) -> Schedule:

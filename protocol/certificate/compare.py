@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from protocol import seeds
+from protocol.certificate.model import Certificate, Claim, SeedPart
 from protocol.errors import BadInput
-from protocol.stats.envelope import t_interval
+from protocol.stats.gains import t_interval
 from protocol.stats.multiplicity import holm
 from protocol.stats.randomization import sign_flip
 
@@ -32,7 +33,7 @@ class Compared:
     verdict: str
 
 
-def compare(certificates: Mapping[str, Mapping[str, Any]]) -> list[Compared]:
+def compare(certificates: Mapping[str, Certificate]) -> list[Compared]:
     """Holm over every claim of every certificate; a claim that its own certificate refused stays refused.
 
     certificates : by the name of their folder.  Raises BadInput when two were made under different settings or in
@@ -44,21 +45,21 @@ def compare(certificates: Mapping[str, Mapping[str, Any]]) -> list[Compared]:
     first_name, first = items[0]
     for name, other in items[1:]:
         for key in MUST_AGREE:
-            _agree(first_name, name, key, first["settings"].get(key), other["settings"].get(key))
+            _agree(first_name, name, key, getattr(first.settings, key), getattr(other.settings, key))
         _agree(first_name, name, "regimes", _worlds(first), _worlds(other))
-    claims = [(certificate["contender"]["name"], claim) for _, certificate in items for claim in certificate["claims"]]
-    alpha = float(first["settings"]["alpha"])
+    claims = [(certificate.contender.name, claim) for _, certificate in items for claim in certificate.claims]
+    alpha = first.settings.alpha
     adjusted = holm([_p(claim) for _, claim in claims], alpha).adjusted
     return [
         Compared(
             scheduler=name,
-            regime=claim["regime"],
-            slo=claim["slo"],
-            gain_pp=claim["envelope"]["gain_pp"],
+            regime=claim.regime,
+            slo=claim.slo,
+            gain_pp=claim.envelope.gain_pp,
             p=_p(claim),
-            p_within=claim["envelope"]["p_holm"],
+            p_within=claim.envelope.p_holm,
             p_overall=p,
-            verdict=_verdict(claim["verdict"], p, alpha),
+            verdict=_verdict(claim.verdict, p, alpha),
         )
         for (name, claim), p in zip(claims, adjusted, strict=True)
     ]
@@ -91,7 +92,7 @@ class Paired:
         return all(one == other for one, other in self.exchanged.values())
 
 
-def paired(certificates: Mapping[str, Mapping[str, Any]], level: float = 0.95) -> list[Paired]:
+def paired(certificates: Mapping[str, Certificate], level: float = 0.95) -> list[Paired]:
     """The first of two certificates against the second, seed by seed; neither need have passed.
 
     Raises BadInput as `compare` does, when there are not two, and when a claim has no values by seed.
@@ -101,34 +102,34 @@ def paired(certificates: Mapping[str, Mapping[str, Any]], level: float = 0.95) -
     compare(certificates)
     (name, one), (other_name, other) = certificates.items()
     found = []
-    for mine, its in zip(one["claims"], other["claims"], strict=True):
+    for mine, its in zip(one.claims, other.claims, strict=True):
         policy = []
         for folder, claim in ((name, mine), (other_name, its)):
-            rows = claim["envelope"].get("per_seed") or ()
+            rows = claim.envelope.per_seed
             if not rows:
-                raise BadInput(f"{folder}, {claim['regime']}", "no values by seed", "a claim with an envelope")
-            policy.append(np.array([row["policy"] for row in rows], np.float64))
+                raise BadInput(f"{folder}, {claim.regime}", "no values by seed", "a claim with an envelope")
+            policy.append(np.array([row.policy for row in rows], np.float64))
         gains = policy[1] - policy[0]
         interval = t_interval(gains, level)
-        root = seeds.generator(one["settings"]["root_seed"], "test", "paired", mine["regime"], mine["slo"])
-        regimes = [next(r for r in c["regimes"] if r["name"] == mine["regime"]) for c in (one, other)]
+        root = seeds.generator(one.settings.root_seed, "test", "paired", mine.regime, mine.slo)
+        regimes = [next(r for r in c.regimes if r.name == mine.regime) for c in (one, other)]
         found.append(
             Paired(
-                scheduler=one["contender"]["name"],
-                other=other["contender"]["name"],
-                regime=mine["regime"],
-                slo=mine["slo"],
+                scheduler=one.contender.name,
+                other=other.contender.name,
+                regime=mine.regime,
+                slo=mine.slo,
                 gain_pp=float(gains.mean()),
                 interval_pp=None if interval is None else (interval.lower, interval.upper),
                 level=level,
                 p=sign_flip(-gains, root).pvalue,
                 n_seeds=len(gains),
-                verdicts=(mine["verdict"], its["verdict"]),
+                verdicts=(mine.verdict, its.verdict),
                 exchanged={
                     key: (float(total[0]), float(total[1]))
                     for key in ("merges", "bytes", "busy_s", "inner_steps")
-                    if all(key in seed for r in regimes for seed in r["seeds"])
-                    for total in [[sum(seed[key] for seed in r["seeds"]) for r in regimes]]
+                    if all(_done(seed, key) is not None for r in regimes for seed in r.seeds)
+                    for total in [[sum(_done(seed, key) for seed in r.seeds) for r in regimes]]
                 },
             )
         )
@@ -140,16 +141,19 @@ def _verdict(own: str, p: float | None, alpha: float) -> str:
     return own if own != "PASS" or (p is not None and p <= alpha) else "FAIL"
 
 
-def _p(claim: Mapping[str, Any]) -> float | None:
-    value = claim["envelope"]["p"]
-    return None if value is None else float(value)
+def _done(seed: SeedPart, key: str) -> Any:
+    return getattr(seed, key) if key in SeedPart.model_fields else seed.described(key)
 
 
-def _worlds(certificate: Mapping[str, Any]) -> Sequence[str]:
+def _p(claim: Claim) -> float | None:
+    return claim.envelope.p
+
+
+def _worlds(certificate: Certificate) -> Sequence[str]:
     """Each regime's digest with its limits and its seeds' traces, which must be the same for all."""
     return [
-        f"{r['name']} {r['digest'][:12]} {'+'.join(r['slos'])} {r['seeds'][0]['trace_digest'][:12]} x {r['n_seeds']}"
-        for r in certificate["regimes"]
+        f"{r.name} {r.digest[:12]} {'+'.join(r.slos)} {r.seeds[0].trace_digest[:12]} x {r.n_seeds}"
+        for r in certificate.regimes
     ]
 
 

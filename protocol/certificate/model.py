@@ -127,12 +127,13 @@ class Settings(Part):
     """How the evidence is made and judged.
 
     draws : matched draws a seed; idle : replays without merges a seed on a real server; margin_pp : of the A/A
-    comparison where it is declared; root : where the root seed comes from.
+    comparison where it is declared; root : where the root seed comes from, nonce : what a fresh one was derived with.
     """
 
     back_end: BackEnd = "simulated"
     root_seed: int
     root: Literal["public", "given", "fresh"] = "public"
+    nonce: str | None = None
     alpha: float
     min_effect_pp: float
     bounded: bool = False
@@ -349,7 +350,7 @@ class JudgedRegime(RegimePart):
 class Certificate(Head):
     """schema, schema_version, everything of the head, and what came of it.
 
-    replays : every attempt on a real server.  files : SHA-256 of the raw files, by name.
+    replays : every attempt on a real server.  files : SHA-256 of the raw files, by name.  pages : report, tables and figures beside it.
     """
 
     schema_name: Literal["diloco-protocol/certificate"] = Field(alias="schema")
@@ -361,6 +362,7 @@ class Certificate(Head):
     sentence: str
     replays: tuple[dict[str, Any], ...] | None = None
     files: dict[str, str] | None = None
+    pages: tuple[str, ...] | None = None
 
     def head(self) -> Head:
         """What was asked, taken back out."""

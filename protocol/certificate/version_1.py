@@ -62,7 +62,7 @@ def head_of(asked: dict[str, Any]) -> Head:
     """What was asked, in today's words."""
     settings = dict(asked["settings"])
     real, root = settings.pop("real", None), settings["root_seed"]
-    common = {"root": "public" if root == _PUBLIC_ROOT else "given"}
+    common: dict[str, Any] = {"root": "public" if root == _PUBLIC_ROOT else "given"}
     regimes, server = asked["regimes"], None
     if "blocks" in settings:
         blocks, live = settings.pop("blocks"), {}

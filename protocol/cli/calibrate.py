@@ -19,11 +19,12 @@ from adapters.sidecars.real import RealSidecar
 from adapters.sidecars.simulated import SidecarModel
 from protocol.calibration import store as calibrations
 from protocol.calibration.store import Observed
-from protocol.certificate.verify import CERTIFICATE
+from protocol.certificate.reading import CERTIFICATE
 from protocol.errors import BadInput, Interrupted
 from protocol.evidence.partial import locked
 from protocol.files import canonical_json, write_text
-from protocol.gates.transfer import transfer_gate
+from protocol.gates.result import GateResult
+from protocol.gates.transfer import TITLE, calibrated_checks
 
 
 def register(app: typer.Typer) -> None:
@@ -112,7 +113,7 @@ def calibrate(
             found = calibrating.conclude(runs, plan, limits, {**facts, **stamp})
         calibrations.write(out, found, runs)
         shutil.rmtree(out / ".partial")
-    gate = transfer_gate(found, 0.05)
+    gate = GateResult("G1", TITLE, tuple(calibrated_checks(found, 0.05)))
     table = Table(title=f"G1 {gate.title}: {gate.status}", title_justify="left", box=None, pad_edge=False)
     for column in ("check", "status", "reason"):
         table.add_column(column)

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from protocol.certificate.compare import compare, paired
-from protocol.certificate.verify import RAW, read_certificate, verify
+from protocol.certificate.reading import RAW, read_certificate
+from protocol.certificate.verify import verify
 from protocol.errors import BadInput
 from reports.format import interval, p_text, p_value, pp
 

@@ -18,7 +18,7 @@ from adapters.sidecars.engine import healthy
 from adapters.sidecars.identity import host_facts
 from adapters.sidecars.probing import base_of
 from adapters.sidecars.simulated import shipped_calibrations
-from protocol.certificate.assess import TIERS, versions
+from protocol.certificate.model import TIERS, versions
 
 
 def register(app: typer.Typer) -> None:

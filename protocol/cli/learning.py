@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,10 @@ import joblib
 from adapters.learners.measured import MeasuredLearner
 from baselines import outer
 from protocol import files, seeds
+from protocol.certificate.model import Head, RegimePart
 from protocol.cli.train_grid import LOCAL
 from protocol.errors import BadInput
-from protocol.evidence import store as raw
-from protocol.evidence.store import SeedEvidence
+from protocol.evidence.model import Evidence, attached_training
 from protocol.evidence.trained import Trained
 from protocol.merging.peers.communication import Round
 from protocol.training.rounds import ARMS, rounds_of
@@ -81,16 +81,23 @@ class Training:
     described: dict[str, Any]
     version: str
 
-    def enter(self, head: dict[str, Any]) -> None:
-        """State it in a head.  Raises BadInput when some regime has fewer seeds or inner steps than it needs."""
-        for regime in head["regimes"]:
-            n, wanted = regime["n_seeds"], self.described["seeds"]
-            if wanted > n:
-                raise BadInput("--train-seeds", f"{wanted}", f"at most {n}, the seeds of {regime['name']}")
+    def entered(self, head: Head) -> Head:
+        """The head that states it.  Raises BadInput when some regime has fewer seeds or inner steps than it needs."""
+        for regime in head.regimes:
+            wanted = self.described["seeds"]
+            if wanted > regime.n_seeds:
+                raise BadInput("--train-seeds", f"{wanted}", f"at most {regime.n_seeds}, the seeds of {regime.name}")
             if _steps(regime, self.described) < 1:
                 found = f"{self.described['steps_per_trained_step']}"
-                raise BadInput("--train-factor", found, f"at most the inner steps of {regime['name']}")
-        head["settings"]["train"], head["versions"]["torch"] = self.described, self.version
+                raise BadInput("--train-factor", found, f"at most the inner steps of {regime.name}")
+        asked = head.plain()
+        return Head.model_validate(
+            {
+                **asked,
+                "settings": {**asked["settings"], "train": self.described},
+                "versions": {**asked["versions"], "torch": self.version},
+            }
+        )
 
 
 def training(n: int, margin: float, factor: int) -> Training:
@@ -115,21 +122,11 @@ def training(n: int, margin: float, factor: int) -> Training:
 
 
 def train(
-    asked: Training, head: Mapping[str, Any], found: Sequence[SeedEvidence], jobs: int,
+    asked: Training, head: Head, found: Sequence[Evidence], jobs: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> None:  # fmt: skip
-    """Give the first seeds of each regime their training runs: both arms from equal parameters, on equal batches."""
-    factor = asked.described["steps_per_trained_step"]
-    tasks: list[tuple[str, int, str, list[Round], Recipe, bool]] = []
-    for regime in head["regimes"]:
-        steps = _steps(regime, asked.described)
-        for e in found:
-            if e.regime == regime["name"] and e.seed < asked.described["seeds"]:
-                recipe = _recipe(steps, seeds.words(head["settings"]["root_seed"], "training", e.regime, e.seed)[0])
-                for arm in ARMS:
-                    rounds = rounds_of(e, arm, regime, factor)
-                    if rounds is not None:
-                        tasks.append((e.regime, e.seed, arm, rounds, recipe, "peer" in regime))
+) -> list[Evidence]:  # fmt: skip
+    """The seeds with their training runs, the first of each regime: both arms from equal parameters, on equal batches."""
+    tasks = list(_tasks(asked, head, found))
     threads = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"  # worker processes must not each start a thread for every core
     try:
@@ -140,13 +137,27 @@ def train(
             progress(len(made), len(tasks))
     finally:
         os.environ.pop("OMP_NUM_THREADS") if threads is None else os.environ.update(OMP_NUM_THREADS=threads)
-    raw.attach_trained(found, made)
+    return attached_training(found, made)
 
 
-def _steps(regime: Mapping[str, Any], described: Mapping[str, Any]) -> int:
+def _tasks(
+    asked: Training, head: Head, found: Sequence[Evidence]
+) -> Iterator[tuple[str, int, str, list[Round], Recipe, bool]]:
+    factor = asked.described["steps_per_trained_step"]
+    for regime in head.regimes:
+        steps, peers = _steps(regime, asked.described), regime.peers()
+        for e in found:
+            if e.regime == regime.name and e.seed < asked.described["seeds"]:
+                recipe = _recipe(steps, seeds.words(head.settings.root_seed, "training", e.regime, e.seed)[0])
+                for arm in ARMS:
+                    rounds = rounds_of(e, arm, regime.corridor.corridor(), peers, regime.islands, factor)
+                    if rounds is not None:
+                        yield e.regime, e.seed, arm, rounds, recipe, peers is not None
+
+
+def _steps(regime: RegimePart, described: Mapping[str, Any]) -> int:
     """Trained steps of an island that never merges."""
-    corridor = regime["corridor"]
-    return int(corridor["horizon_ns"] // corridor["step_ns"] // described["steps_per_trained_step"])
+    return int(regime.corridor.horizon_ns // regime.corridor.step_ns // described["steps_per_trained_step"])
 
 
 def _recipe(steps: int, seed: int) -> Recipe:

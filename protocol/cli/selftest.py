@@ -15,7 +15,7 @@ from rich.table import Table
 
 from adapters.traces.worlds import GeneratedWorlds
 from protocol import files
-from protocol.campaign.arms import Setting, Worlds
+from protocol.campaign.plan import Setting, Worlds
 from protocol.cli.settings import PUBLISHED, setting_of
 from protocol.regimes.regime import Regime
 from protocol.selftest import families as selftest

@@ -6,7 +6,6 @@ import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ from adapters.traces.windows import cut
 from adapters.traces.worlds import GeneratedWorlds, RecordedWorlds
 from protocol import seeds
 from protocol.calibration import store as calibration
-from protocol.campaign.arms import Contender, Plan, Setting, Worlds
-from protocol.certificate.assess import versions
+from protocol.campaign.plan import Contender, Setting, Worlds
+from protocol.certificate.model import CorridorPart, RegimePart, SidecarPart, plain
 from protocol.cli.learning import Attached
 from protocol.errors import BadInput
 from protocol.merging.schedule import Schedule
@@ -53,111 +52,86 @@ def contender_opener(scheduler: str, log: str, hidden: tuple[str, ...] = ()) -> 
     return open_scheduler(scheduler, log_path=Path(log) if log else None, hidden=[Path(path) for path in hidden])
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A campaign as the command line asked for it, and its description for the certificate."""
-
-    plan: Plan
-    settings: list[Setting]
-    head: dict[str, Any]
-
-
-def asked(
-    scheduler: str,
-    log: Path,
-    settings: tuple[list[Setting], list[dict[str, Any]]],
-    *,
-    root_seed: int,
-    draws: int,
-    sequential: bool,
-    alpha: float,
-    min_effect_pp: float,
-    hidden: Sequence[Path] = (),
-) -> Asked:
-    """Everything that decides the evidence and the verdict.  Raises ProtocolError when there is no such scheduler."""
-    unseen = (*outputs(log.parent), *hidden)
-    opener = partial(contender_opener, scheduler, str(log.resolve()), tuple(str(p.resolve()) for p in unseen))
-    plan = Plan(opener, scheduler, root_seed, draws, sequential=sequential)
-    described = {
-        "alpha": alpha,
-        "control_draws": plan.control_draws,
-        "draws": draws,
-        "min_effect_pp": min_effect_pp,
-        "probes": plan.probes,
-        "root_seed": root_seed,
-        "sequential": sequential,
-    }
-    head = {
-        # Nothing of the output folder is made before the scheduler is known to load.
-        "contender": describe_contender(contender_opener(scheduler, "", opener.args[2]), settings[0]),
-        "settings": described,
-        "versions": versions(),
-        "regimes": settings[1],
-    }
-    return Asked(plan, settings[0], head)
-
-
 def outputs(folder: Path) -> list[Path]:
     """What no scheduler may read of an output folder, each by itself in case the scheduler lies in that folder."""
     return [folder, *(folder / name for name in (".partial", "raw", "certificate.json", "report.html", "tables"))]
 
 
-def describe_contender(contender: Contender, settings: Sequence[Setting] = ()) -> dict[str, object]:
+def describe_contender(contender: Contender, settings: Sequence[Setting] = ()) -> dict[str, Any]:
     """What the certificate says about who was judged; of a merge log, also how each regime had to read it."""
     try:
-        described = {"name": contender.name, "kind": contender.kind, **contender.describe()}
-        if isinstance(contender, RecordedSource):
-            described["read_as"] = {
+        found: dict[str, Any] = {"name": contender.name, "kind": contender.kind, **contender.describe()}
+        if isinstance(contender, RecordedSource) and settings:
+            found["read_as"] = {
                 s.name: contender.report(s.corridor.merge_ns / NS_PER_S, s.corridor.horizon_ns / NS_PER_S)
                 for s in settings
             }
-        return described
+        return found
     finally:
         contender.close()
 
 
+@dataclass(frozen=True)
+class Overrides:
+    """What the command line changes of every regime; None leaves the regime's own.
+
+    calibration : folder whose model serves every regime.  learner : a measured curve that schedulers watch.
+    """
+
+    seeds: int | None = None
+    slos: tuple[str, ...] | None = None
+    decision_steps: int | None = None
+    calibration: Path | None = None
+    learner: Attached | None = None
+
+
+Chosen = tuple[list[Setting], list[RegimePart]]
+
+
 def settings_for(
-    regimes: list[str],
-    traces: list[Path],
+    regimes: Sequence[str],
+    traces: Sequence[Path],
     trace_format: str | None,
     time_unit: str | None,
     root_seed: int,
-    overrides: Mapping[str, Any],
-) -> tuple[list[Setting], list[dict[str, Any]]]:
+    overrides: Overrides,
+) -> Chosen:
     """Settings, and their descriptions for the certificate, of every regime and trace that was asked for.
 
-    overrides : "seeds", "slos", "decision_steps", "calibration" (a folder, its model serves every regime), "learner"
-    (an `Attached` curve); None leaves the regime's own.
     Raises BadInput on anything unknown, and on one name given twice.
     """
     pairs = []
     for name in regimes or ([] if traces else list(PUBLISHED)):
-        regime = _overridden(Regime.load(name), overrides)
-        setting = setting_of(regime, GeneratedWorlds(regime, root_seed), overrides.get("slos"))
-        pairs.append((setting, {**regime.describe(), "digest": regime.digest}))
+        pairs.append(generated(_overridden(Regime.load(name), overrides), root_seed, overrides))
     for path in traces:
         pairs.append(_recorded(path, trace_format, time_unit, root_seed, overrides))
     names = [setting.name for setting, _ in pairs]
     for name in names:
         if names.count(name) > 1:
             raise BadInput("--regime, --trace", f"{name} twice", "each once")
-    given = overrides.get("calibration")
-    fitted = None if given is None else SimulatedSidecar(SidecarModel.from_calibration(sound(given)))
-    watched: Attached | None = overrides.get("learner")
-    if watched is not None:
-        pairs = [_watching(watched, *pair) for pair in pairs]
+    fitted = None
+    if overrides.calibration is not None:
+        fitted = SimulatedSidecar(SidecarModel.from_calibration(sound(overrides.calibration)))
+    if overrides.learner is not None:
+        pairs = [watching(overrides.learner, *pair) for pair in pairs]
     served = [replace(s, sidecar=fitted) if fitted else s for s, _ in pairs]
-    return served, [_described(s, d, given) for s, (_, d) in zip(served, pairs, strict=True)]
+    return served, [described(s, d, overrides.calibration) for s, (_, d) in zip(served, pairs, strict=True)]
 
 
-def _watching(curve: Attached, s: Setting, described: dict[str, Any]) -> tuple[Setting, dict[str, Any]]:
+def generated(regime: Regime, root_seed: int, overrides: Overrides) -> tuple[Setting, dict[str, Any]]:
+    setting = setting_of(regime, GeneratedWorlds(regime, root_seed), overrides.slos)
+    return setting, {**regime.describe(), "digest": regime.digest}
+
+
+def watching(curve: Attached, s: Setting, described: dict[str, Any]) -> tuple[Setting, dict[str, Any]]:
     """The setting with a measured learner in the modelled one's place."""
     learner, text = curve.over(s.corridor.horizon_ns // s.corridor.step_ns)
     return replace(s, learner=learner), {**described, "learner": text}
 
 
-def _overridden(regime: Regime, overrides: Mapping[str, Any]) -> Regime:
-    changes = {key: overrides[key] for key in ("seeds", "decision_steps") if overrides.get(key) is not None}
+def _overridden(regime: Regime, overrides: Overrides) -> Regime:
+    wanted = {"seeds": overrides.seeds, "decision_steps": overrides.decision_steps}
+    changes = {key: value for key, value in wanted.items() if value is not None}
     return regime.replace(**changes) if changes else regime
 
 
@@ -182,7 +156,7 @@ def _model(regime: Regime) -> SidecarModel:
 
 
 def _recorded(
-    path: Path, trace_format: str | None, time_unit: str | None, root_seed: int, overrides: Mapping[str, Any]
+    path: Path, trace_format: str | None, time_unit: str | None, root_seed: int, overrides: Overrides
 ) -> tuple[Setting, dict[str, Any]]:
     """A real trace: windows are the strata, each a seed of its own."""
     trace, report = read_trace(path, format=trace_format, time_unit=time_unit)
@@ -190,7 +164,7 @@ def _recorded(
         summary="windows of a real trace", sidecar="reference", sidecar_overrides=RECORDED_SERVER
     )
     span_s = float(trace.arrival_ns[-1] - trace.arrival_ns[0]) / NS_PER_S
-    wanted = overrides.get("seeds") or WANTED_SEEDS
+    wanted = overrides.seeds or WANTED_SEEDS
     horizon_s = min(base.horizon_s, max(SHORTEST_S, span_s // wanted - base.cooldown_s))
     found = cut(trace, base.seeds, horizon_s, base.cooldown_s)
     budgets = base.replace(horizon_s=horizon_s).corridor().feasible_budgets()
@@ -202,8 +176,8 @@ def _recorded(
         slo=_own_slo(trace, base, root_seed),
     )
     worlds = RecordedWorlds(found.windows, regime.network.low, regime.checkpoint.low)
-    described = {k: v for k, v in regime.describe().items() if k not in ("arrivals", "prompt", "output")}
-    described["trace"] = {
+    text = {k: v for k, v in regime.describe().items() if k not in ("arrivals", "prompt", "output")}
+    text["trace"] = {
         "file": path.name,
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
         "format": report.format,
@@ -212,9 +186,9 @@ def _recorded(
         "dropped": dict(report.dropped),
         "resolution_s": None if report.resolution_ns is None else report.resolution_ns / NS_PER_S,
         "windows": found.report,
-        "slo_from": "the command line" if overrides.get("slos") else f"{SLACK:g} x p95 without merges",
+        "slo_from": "the command line" if overrides.slos else f"{SLACK:g} x p95 without merges",
     }
-    return setting_of(regime, worlds, overrides.get("slos")), {**described, "digest": regime.digest}
+    return setting_of(regime, worlds, overrides.slos), {**text, "digest": regime.digest}
 
 
 def _own_slo(trace: RequestTrace, regime: Regime, root_seed: int) -> str:
@@ -238,13 +212,22 @@ def sound(folder: Path) -> dict[str, Any]:
     return calibration.read(folder)
 
 
-def calibrations_of(regimes: Sequence[Mapping[str, Any]], given: Path | None) -> list[Path]:
+def without_calibration(regimes: Sequence[RegimePart]) -> list[RegimePart]:
+    """On a real server a shipped calibration is another server's: its model places merges, and it shows nothing."""
+    return [r.model_copy(update={"sidecar": _bare(r.sidecar)}) for r in regimes]
+
+
+def _bare(sidecar: SidecarPart) -> SidecarPart:
+    return SidecarPart.model_validate({k: v for k, v in plain(sidecar).items() if k != "calibration"})
+
+
+def calibrations_of(regimes: Sequence[RegimePart], given: Path | None) -> list[Path]:
     """Folders of the calibrations that described regimes state, each once."""
-    names = dict.fromkeys(str(r["sidecar"]["name"]) for r in regimes if "calibration" in r["sidecar"])
+    names = dict.fromkeys(r.sidecar.name for r in regimes if r.sidecar.calibration is not None)
     return [given or shipped_calibrations()[name] for name in names]
 
 
-def _described(setting: Setting, regime: dict[str, Any], given: Path | None = None) -> dict[str, Any]:
+def described(setting: Setting, regime: Mapping[str, Any], given: Path | None = None) -> RegimePart:
     """A regime as the certificate states it; a calibrated sidecar with what its server showed, for G1.
 
     Raises BadInput when the calibration is one of merges of another length.
@@ -256,12 +239,14 @@ def _described(setting: Setting, regime: dict[str, Any], given: Path | None = No
         found = calibration.read(folder)
         calibration.refuse_mismatch(found, merge_s=corridor.merge_ns / NS_PER_S)
         sidecar["calibration"] = calibration.stated(found)
-    keys = ("h_min", "h_max", "decision_steps", "step_ns", "merge_ns", "horizon_ns")
-    return {
-        **{key: value for key, value in regime.items() if key not in keys and key != "seeds"},
-        "corridor": {key: getattr(corridor, key) for key in keys},
-        "n_seeds": setting.n_seeds,
-        "slos": [str(slo) for slo in setting.slos],
-        "sidecar": sidecar,
-        "tokens_per_step": setting.learner.tokens_per_step,
-    }
+    own = CorridorPart.model_fields
+    return RegimePart.model_validate(
+        {
+            **{key: value for key, value in regime.items() if key not in own and key != "seeds"},
+            "corridor": {key: getattr(corridor, key) for key in own},
+            "n_seeds": setting.n_seeds,
+            "slos": [str(slo) for slo in setting.slos],
+            "sidecar": sidecar,
+            "tokens_per_step": setting.learner.tokens_per_step,
+        }
+    )

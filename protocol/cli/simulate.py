@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from protocol import files
-from protocol.campaign import arms as campaign
-from protocol.cli.settings import contender_opener, settings_for
+from protocol.campaign.arms import load, place
+from protocol.campaign.plan import Plan
+from protocol.cli.settings import Overrides, contender_opener, settings_for
 from protocol.merging.schedule import Schedule
 from protocol.replay.measurements import FULLY, PARTLY
 from reports import figures
@@ -42,15 +43,15 @@ def simulate(
         raise typer.BadParameter(f"{out.name}: expected a name that ends in .svg, .pdf or .png", param_hint="--out")
     out.parent.mkdir(parents=True, exist_ok=True)
     chosen = [regime] if regime else [] if trace else ["bursty-aperiodic"]
-    overrides = {"slos": (slo,) if slo else None, "decision_steps": decision_steps}
+    overrides = Overrides(slos=(slo,) if slo else None, decision_steps=decision_steps)
     settings, _ = settings_for(chosen, [trace] if trace else [], trace_format, time_unit, seed, overrides)
     setting = settings[0]
     if seed_number >= setting.n_seeds:
         raise typer.BadParameter(f"{seed_number}: expected 0 to {setting.n_seeds - 1}", param_hint="--seed-number")
-    plan = campaign.Plan(partial(contender_opener, scheduler, ""), scheduler, seed, draws=0)
+    plan = Plan(partial(contender_opener, scheduler, ""), scheduler, seed, draws=0)
     workload = setting.worlds.workload(seed_number)
-    sidecar = campaign.load(plan, setting, seed_number, workload)
-    rolled = campaign.place(plan, setting, seed_number, workload, sidecar)
+    sidecar = load(plan, setting, seed_number, workload)
+    rolled = place(plan, setting, seed_number, workload, sidecar)
     limit = setting.slos[0]
     measured = sidecar.replay(rolled.schedule)
     idle = sidecar.replay(Schedule.empty(workload.trace.n_islands))

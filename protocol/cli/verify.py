@@ -13,15 +13,18 @@ from rich.console import Console
 from adapters.sidecars.fitting import check_simulated
 from protocol import files
 from protocol.calibration import store as calibration
-from protocol.campaign import arms as campaign
-from protocol.certificate import signature
-from protocol.certificate.assess import versions
-from protocol.certificate.verify import CERTIFICATE, LIVE, RAW, STANDARD, differences, read_certificate, verify
-from protocol.cli import learning
-from protocol.cli.pages import differing_pages, write_live_pages, write_pages
-from protocol.cli.settings import asked, outputs, settings_for
+from protocol.campaign.plan import Plan, Setting
+from protocol.campaign.run import run
+from protocol.certificate import signature, version_1
+from protocol.certificate.model import Certificate, Head, RegimePart, plain, versions
+from protocol.certificate.reading import CERTIFICATE, RAW, VERSION_1, read_certificate, read_json
+from protocol.certificate.verify import differences, verify
+from protocol.cli import learning, options
+from protocol.cli.pages import differing_pages, write_folder, write_pages
+from protocol.cli.settings import Overrides, contender_opener, describe_contender, outputs, settings_for
 from protocol.errors import BadInput
-from protocol.evidence import store as evidence
+from protocol.evidence import store
+from protocol.evidence.partial import locked
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +38,10 @@ def verify_command(
     regime: Annotated[list[str] | None, typer.Option(help="with --rerun: regime files, where they were files")] = None,
     learner: Annotated[str | None, typer.Option(help="with --rerun: --learner as it was, where there was one")] = None,
     key: Annotated[Path | None, typer.Option(help="Ed25519 public key (PEM) of the signature")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="processes for --rerun")] = 2,
+    rejudge: Annotated[
+        Path | None, typer.Option(help="new folder for the same rows under today's rules (of version 1)")
+    ] = None,
+    jobs: options.Jobs = 2,
     most: Annotated[int, typer.Option(min=1, help="differences to print")] = 20,
 ) -> None:
     """Recompute every gate from the raw files and draw every page again; exit 1 with each difference named."""
@@ -43,29 +49,59 @@ def verify_command(
         _say([*calibration.check(folder), *check_simulated(folder)], most)
         typer.echo(f"verified: calibration of {calibration.read(folder)['server']} recomputed from its raw rows")
         return
-    certificate = read_certificate(folder, (STANDARD, LIVE))
-    is_live = certificate["schema"] == LIVE[0]
-    if is_live and rerun is not None:
-        raise BadInput("--rerun", "a live certificate", "none: what happened live cannot happen again")
+    stated = read_json(folder)
     found = verify(folder)
     if not found:
         for carried in sorted((folder / RAW / calibration.CARRIED).glob("*")):
             found += check_simulated(carried)
     if key is not None:
         found += [wrong for wrong in [signature.check(folder / CERTIFICATE, key)] if wrong]
+    elif (folder / signature.SIGNATURE).is_file():
+        typer.echo("the signature was not checked: no --key", err=True)
+    if (stated["schema"], stated["schema_version"]) in VERSION_1:
+        _old(folder, stated, found, most, rejudge)
+        return
+    if rejudge is not None:
+        raise BadInput("--rejudge", "a certificate of today's version", "one of version 1")
+    certificate = read_certificate(folder)
     if not found:
-        now, then = versions(), certificate["versions"]
-        if any(now.get(name) != then.get(name) for name in ("jinja2", "matplotlib")):
-            typer.echo("report, tables and figures are not compared: they were drawn with other versions", err=True)
-        else:
-            found += differing_pages(partial(_draw, certificate, is_live, folder / RAW), folder)
-    if rerun is not None and "real" in certificate["settings"]:
-        raise BadInput("--rerun", "a certificate of replays on a real server", "none of those: verify without --rerun")
+        found += _pages(certificate, folder)
+    if rerun is not None and certificate.settings.back_end != "simulated":
+        raise BadInput("--rerun", "a certificate of a real server", "none of those: what happened cannot happen again")
     if rerun is not None and not found:
-        found += _run_again(certificate, folder, rerun, regime or [], trace or [], jobs, learner)
+        again = _Again(certificate, folder, rerun, regime or [], trace or [], jobs, learner)
+        found += again.differences()
     _say(found, most)
     how = "recomputed and run again" if rerun else "recomputed"
-    typer.echo(f"verified: {certificate['verdict']}, {len(certificate['claims'])} claims {how} from {folder / RAW}")
+    typer.echo(f"verified: {certificate.verdict}, {len(certificate.claims)} claims {how} from {folder / RAW}")
+
+
+def _old(folder: Path, stated: dict[str, Any], found: list[str], most: int, rejudge: Path | None) -> None:
+    """A certificate of version 1: its budgets, violations and gains, and what today's rules make of them."""
+    _say(found, most)
+    typer.echo(f"verified: version 1, {stated['verdict']}: digests, budgets, violations and gains recomputed")
+    head, evidence, now = version_1.rejudged(folder)
+    typer.echo(f"under the rules of version {now.schema_version}: {now.verdict}. {now.sentence}")
+    if rejudge is None:
+        return
+    carried = sorted((folder / RAW / calibration.CARRIED).glob("*"))
+    with locked(rejudge):
+        write_folder(rejudge, now, head, partial(store.write, evidence), evidence, carried)
+    typer.echo(f"judged again: {rejudge / CERTIFICATE}")
+
+
+def _pages(certificate: Certificate, folder: Path) -> list[str]:
+    """Pages that differ; what is not compared is said."""
+    now, then = versions(), certificate.versions
+    listed = certificate.pages or ()
+    if any(now.get(name) != then.get(name) for name in ("jinja2", "matplotlib")):
+        typer.echo("report, tables and figures are not compared: they were drawn with other versions", err=True)
+        return []
+    there = [name for name in listed if (folder / name).is_file()]
+    if not there:
+        typer.echo("report, tables and figures are not compared: they are not there", err=True)
+        return []
+    return list(differing_pages(partial(write_pages, certificate, store.read(folder / RAW)), folder, listed))
 
 
 def _say(found: list[str], most: int) -> None:
@@ -78,85 +114,78 @@ def _say(found: list[str], most: int) -> None:
         raise typer.Exit(1)
 
 
-def _draw(certificate: dict[str, Any], is_live: bool, raw: Path, folder: Path) -> None:
-    if is_live:
-        write_live_pages(certificate, folder)
-    else:
-        write_pages(certificate, evidence.read(raw), folder)
+class _Again:
+    """A fresh run of everything that a certificate in simulation was asked."""
 
+    def __init__(
+        self, certificate: Certificate, folder: Path, scheduler: str, regimes: list[str], traces: list[Path], jobs: int,
+        learner: str | None,
+    ) -> None:  # fmt: skip
+        self.certificate, self.folder, self.scheduler = certificate, folder, scheduler
+        self.traces, self.jobs, self.learner = traces, jobs, learner
+        self.given = {Path(r).stem: r for r in regimes} | {f"trace:{t.name}": str(t) for t in traces}
 
-def _run_again(
-    certificate: dict[str, Any],
-    folder: Path,
-    scheduler: str,
-    regimes: list[str],
-    traces: list[Path],
-    jobs: int,
-    learner: str | None,
-) -> list[str]:
-    """What differs between the stored raw files and those of a fresh run with the same settings."""
-    stored, chosen = certificate["regimes"], certificate["settings"]
-    given = {Path(r).stem: r for r in regimes} | {f"trace:{t.name}": str(t) for t in traces}
-    found: list[str] = []
-    settings, described = [], []
-    for old in stored:
-        name = old["name"]
-        overrides = {
-            "seeds": old["n_seeds"],
-            "slos": tuple(old["slos"]),
-            "decision_steps": old["corridor"]["decision_steps"],
-            "learner": _watched(old, learner),
-            "calibration": _carried(old, folder / RAW),
-        }
-        if name.startswith("trace:"):
-            if name not in given:
-                raise BadInput("--trace", f"nothing for {name}", "the file that this certificate was made from")
-            overrides["seeds"] = None
-            one, text = settings_for([], [Path(given[name])], None, None, chosen["root_seed"], overrides)
-        else:
-            one, text = settings_for([given.get(name, name)], [], None, None, chosen["root_seed"], overrides)
-        settings += one
-        described += text
-    with tempfile.TemporaryDirectory() as temporary:
-        request = asked(
-            scheduler,
-            Path(temporary) / "scheduler.log",
-            (settings, described),
-            root_seed=chosen["root_seed"],
-            draws=chosen["draws"],
-            sequential=chosen["sequential"],
-            alpha=chosen["alpha"],
-            min_effect_pp=chosen["min_effect_pp"],
-            hidden=[*outputs(folder), *traces],
+    def _world(self, old: RegimePart) -> tuple[Setting, RegimePart]:
+        stated, real = old.sidecar.calibration, old.name.startswith("trace:")
+        overrides = Overrides(
+            seeds=None if real else old.n_seeds,
+            slos=old.slos,
+            decision_steps=old.corridor.decision_steps,
+            calibration=None if stated is None else self.folder / RAW / calibration.carried_as(stated["name"]),
+            learner=_watched(old, self.learner),
         )
-        trainer = None
-        if "train" in chosen:
-            keys = ("seeds", "loss_margin", "steps_per_trained_step")
-            trainer = learning.training(*(chosen["train"][key] for key in keys))
-            trainer.enter(request.head)
-        before = {k: v for k, v in certificate.items() if k in ("contender", "settings")}
-        after = {k: request.head[k] for k in before}
-        found += [f"asked: {line}" for line in differences(before, after)]
-        with Console(stderr=True).status("running everything again"):
-            fresh = campaign.run(request.plan, request.settings, jobs)
-            if trainer is not None:
-                learning.train(trainer, request.head, fresh, jobs)
-        again = Path(temporary) / RAW
-        for name in evidence.write(fresh, again):
-            if files.sha256(again / name) != files.sha256(folder / RAW / name):
-                found.append(f"{RAW}/{name}: a fresh run gives other contents")
-    return found
+        if real and old.name not in self.given:
+            raise BadInput("--trace", f"nothing for {old.name}", "the file that this certificate was made from")
+        source = self.given.get(old.name, old.name)
+        names, traces = ([], [Path(source)]) if real else ([source], [])
+        (setting,), (described,) = settings_for(
+            names, traces, None, None, self.certificate.settings.root_seed, overrides
+        )
+        return setting, described
+
+    def differences(self) -> list[str]:
+        """What differs between the stored raw files and those of a fresh run with the same settings."""
+        asked = self.certificate.settings
+        worlds = [self._world(regime) for regime in self.certificate.head().regimes]
+        hidden = tuple(str(p.resolve()) for p in (*outputs(self.folder), *self.traces))
+        with tempfile.TemporaryDirectory() as temporary:
+            log = str(Path(temporary) / "scheduler.log")
+            plan = Plan(
+                partial(contender_opener, self.scheduler, log, hidden), self.scheduler, asked.root_seed, asked.draws,
+                asked.control_draws, asked.probes, asked.sequential,
+            )  # fmt: skip
+            contender = describe_contender(contender_opener(self.scheduler, "", hidden), [s for s, _ in worlds])
+            head = self._head(contender, [described for _, described in worlds])
+            trainer = None
+            if asked.train is not None:
+                factor = asked.train.described("steps_per_trained_step")
+                trainer = learning.training(asked.train.seeds, asked.train.loss_margin, factor)
+                head = trainer.entered(head)
+            before, after = (
+                {k: h.plain()[k] for k in ("contender", "settings")} for h in (self.certificate.head(), head)
+            )
+            found = [f"asked: {line}" for line in differences(before, after)]
+            with Console(stderr=True).status("running everything again"):
+                fresh = run(plan, [setting for setting, _ in worlds], self.jobs)
+                if trainer is not None:
+                    fresh = learning.train(trainer, head, fresh, self.jobs)
+            again = Path(temporary) / RAW
+            for name in store.write(fresh, again):
+                if files.sha256(again / name) != files.sha256(self.folder / RAW / name):
+                    found.append(f"{RAW}/{name}: a fresh run gives other contents")
+        return found
+
+    def _head(self, contender: dict[str, Any], regimes: list[RegimePart]) -> Head:
+        asked = self.certificate.head().plain()
+        settings = {key: value for key, value in asked["settings"].items() if key != "train"}
+        return Head.model_validate(
+            {**asked, "contender": contender, "settings": settings, "regimes": [plain(r) for r in regimes]}
+        )
 
 
-def _carried(regime: dict[str, Any], raw: Path) -> Path | None:
-    """The calibration that a regime's sidecar rests on, among the raw files."""
-    stated = regime["sidecar"].get("calibration")
-    return None if stated is None else raw / calibration.carried_as(stated["name"])
-
-
-def _watched(regime: dict[str, Any], text: str | None) -> learning.Attached | None:
+def _watched(regime: RegimePart, text: str | None) -> learning.Attached | None:
     """The measured curve that a regime's scheduler saw, at its scale.  Raises BadInput when `text` is not that one."""
-    stated = regime.get("learner", {})
+    stated = regime.described("learner") or {}
     if stated.get("kind") != "measured":
         return None
     curve = learning.attached(text, stated["steps_per_measured_step"]) if text is not None else None

@@ -17,12 +17,16 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from protocol import seeds
-from protocol.campaign.arms import Setting, Worlds, costs
-from protocol.evidence.store import CROSSED, NO_SYNC, POLICY, UNIFORM, Placements, SeedEvidence
+from protocol.campaign.arms import costs
+from protocol.campaign.plan import Setting, Worlds
+from protocol.evidence.model import CROSSED, Evidence
 from protocol.gates.envelope import envelope_gate, measure
-from protocol.gates.integrity import distinct_seeds
+from protocol.gates.integrity import distinct_traces
+from protocol.gates.spec import Spec
 from protocol.merging.corridor import Corridor
+from protocol.merging.placements import Placements
 from protocol.merging.schedule import Schedule
+from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM
 from protocol.stats.envelope import envelope
 from protocol.stats.randomization import crossed
 from protocol.workload.trace import RequestTrace, Workload
@@ -263,25 +267,21 @@ def verdicts(
         arms[POLICY] = Placements.of(made[s][None], everywhere[s : s + 1])
         arms[NO_SYNC] = Placements.of(np.zeros((1, 0), np.int64), idle)
         arms[CROSSED] = Placements(np.array([len(m) for m in made]), np.concatenate(made), everywhere)
-        nothing = np.empty(0, np.int64)
-        evidence.append(
-            SeedEvidence(
-                setting.name, s, trace.digest, len(trace), 0, 0, 0, None, None, (), nothing, nothing > 0, {}, arms
-            )
-        )
-    measured = measure(evidence, 0, corridor, 1, root, ALPHA)
-    tests = measured.tests
-
-    def low(p: float | None) -> bool:
-        return p is not None and p <= ALPHA
-
-    gate = envelope_gate(measured, measured.p, ALPHA, 0.0)
+        evidence.append(Evidence(setting.name, s, trace.digest, len(trace), 0, 0, 0, None, None, (), placed=arms))
+    spec = Spec(
+        setting.name, "simulated", "scheduler", corridor, None, 1, slos, size.seeds, size.simulated_draws, 1, False, 1,
+        root, ALPHA, 0.0,
+    )  # fmt: skip
+    measured = measure(evidence, spec, 0)
+    low = {t.name: (t.outcome.pvalue or 1.0) <= ALPHA for t in measured.gains.tests}
+    stratified, flip = low.get("stratified randomisation", False), low.get("paired sign flip", False)
+    gate = envelope_gate(measured, measured.p)
     return {
-        "stratified": low(tests.stratified.pvalue),
-        "sign_flip": low(tests.sign_flip.pvalue),
-        "envelope": low(tests.pvalue),
-        "load_aware": low(measured.independence.pvalue),
-        "certified": gate.status == "passed" and distinct_seeds(evidence).status == "passed",
+        "stratified": stratified,
+        "sign_flip": flip,
+        "envelope": stratified and flip,
+        "load_aware": low.get("exchange between traces", False),
+        "certified": gate.status == "passed" and distinct_traces(evidence).status == "passed",
     }
 
 

@@ -7,7 +7,6 @@ from protocol.merging.corridor import Corridor
 from protocol.merging.peers.communication import Round, coarser, rounds_of_schedule
 from protocol.merging.peers.schedules import Peers
 from protocol.merging.schedule import Schedule
-
 from protocol.replay.replay import POLICY, UNIFORM
 
 ARMS = (POLICY, UNIFORM)

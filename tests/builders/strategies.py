@@ -12,11 +12,14 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from protocol.campaign import arms as campaign
-from protocol.certificate.assess import assess, versions
+from protocol.campaign.plan import Plan, Setting
+from protocol.campaign.run import run
+from protocol.certificate.assess import assess
+from protocol.certificate.model import Certificate, Head, versions
 from protocol.cli import pages
-from protocol.evidence import store as evidence
-from protocol.evidence.store import SeedEvidence
+from protocol.evidence import store
+from protocol.evidence.model import Evidence
+from protocol.gates.spec import Spec
 from protocol.merging.corridor import Corridor
 from protocol.merging.schedule import Schedule
 from protocol.replay.measurements import FAILED, REFUSED, SERVED, Measurements, exposure_ns
@@ -322,8 +325,8 @@ class ToyWorlds:
         return Workload(bursty(f"{seed} other {probe}", self.n_islands), flat, StepFunction.constant(0.5))
 
 
-def setting(name: str = "toy", n_seeds: int = 10, slos: tuple[str, ...] = SLOS, **changes: Any) -> campaign.Setting:
-    plain = campaign.Setting(
+def setting(name: str = "toy", n_seeds: int = 10, slos: tuple[str, ...] = SLOS, **changes: Any) -> Setting:
+    plain = Setting(
         name=name,
         corridor=CORRIDOR,
         worlds=ToyWorlds(),
@@ -336,7 +339,7 @@ def setting(name: str = "toy", n_seeds: int = 10, slos: tuple[str, ...] = SLOS, 
     return replace(plain, **changes)
 
 
-def described(s: campaign.Setting, **changes: object) -> dict[str, Any]:
+def described(s: Setting, **changes: object) -> dict[str, Any]:
     keys = ("h_min", "h_max", "decision_steps", "step_ns", "merge_ns", "horizon_ns")
     return {
         "name": s.name,
@@ -353,37 +356,41 @@ def described(s: campaign.Setting, **changes: object) -> dict[str, Any]:
     }
 
 
-def plan_of(source: object, draws: int = 19) -> campaign.Plan:
-    return campaign.Plan(lambda: source, "toy", 7, draws, control_draws=5, probes=1)  # type: ignore[arg-type, return-value]
+def plan_of(source: object, draws: int = 19) -> Plan:
+    return Plan(lambda: source, "toy", 7, draws, control_draws=5, probes=1)  # type: ignore[arg-type, return-value]
 
 
-def head_for(source: object, settings: list[campaign.Setting], alpha: float = 0.05, min_effect_pp: float = 0.0) -> Any:
-    return {
+def head_for(
+    source: object, settings: list[Setting], alpha: float = 0.05, min_effect_pp: float = 0.0, **changes: Any
+) -> Head:
+    """What was asked of `plan_of`; changes : of the settings."""
+    return Head.model_validate({
         "contender": {"name": source.name, "kind": source.kind, **source.describe()},  # type: ignore[attr-defined]
         "settings": {"root_seed": 7, "draws": 19, "control_draws": 5, "probes": 1, "alpha": alpha,
-                     "min_effect_pp": min_effect_pp},
+                     "min_effect_pp": min_effect_pp, **changes},
         "versions": versions(),
         "preregistration": None,
         "regimes": [described(s) for s in settings],
-    }  # fmt: skip
+    })  # fmt: skip
+
+
+def spec_for(found: Sequence[Evidence], **changes: Any) -> Spec:
+    """What the gates judge a toy regime's seeds by."""
+    head = head_for(FunctionSource(quiet), [setting(n_seeds=len(found))])
+    return replace(head.spec(head.regimes[0]), **changes)
 
 
 @cache
-def ran(function: Callable[..., object] = quiet, n_seeds: int = 10) -> tuple[SeedEvidence, ...]:
+def ran(function: Callable[..., object] = quiet, n_seeds: int = 10) -> tuple[Evidence, ...]:
     """Evidence of a toy scheduler; treat it as read-only."""
-    return tuple(campaign.run(plan_of(FunctionSource(function)), [setting(n_seeds=n_seeds)], jobs=1))
+    return tuple(run(plan_of(FunctionSource(function)), [setting(n_seeds=n_seeds)], jobs=1))
 
 
-def changed(e: SeedEvidence, **changes: Any) -> SeedEvidence:
+def changed(e: Evidence, **changes: Any) -> Evidence:
     """The same seed with some fields, and copies of its dictionaries, changed."""
-    return replace(e, **{"requests": dict(e.requests), "placed": dict(e.placed), **changes})
+    return replace(e, **{"simulated": dict(e.simulated), "placed": dict(e.placed), **changes})
 
 
-def write_folder(
-    folder: Path, head: dict[str, Any], found: list[SeedEvidence], calibrations: Sequence[Path] = ()
-) -> dict[str, Any]:
-    """An output folder as far as `verify` reads it."""
-    certificate = assess(head, found)
-    folder.mkdir(exist_ok=True)
-    pages.write_folder(folder, certificate, head, partial(evidence.write, found), lambda _: None, calibrations)
-    return certificate
+def write_folder(folder: Path, head: Head, found: Sequence[Evidence], calibrations: Sequence[Path] = ()) -> Certificate:
+    """An output folder as far as `verify` reads it: no pages."""
+    return pages.write_folder(folder, assess(head, found), head, partial(store.write, found), None, calibrations)

@@ -1,0 +1,179 @@
+"""Groups of options that belong together; each checks itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from protocol.campaign import real
+from protocol.certificate import root as roots
+from protocol.cli import learning, options
+from protocol.errors import BadInput
+
+#: Default draws a seed in simulation, and the most that `--draws auto` makes; on a real server each is a real replay.
+DRAWS, REAL_DRAWS = 999, 9
+#: Gain in pp that must be exceeded where nothing is declared: less is no claim that anyone needs (SPEC 6).
+MIN_EFFECT_PP = 0.5
+
+
+@dataclass(frozen=True)
+class Judging:
+    """What is claimed, at which level, on which random streams."""
+
+    slo: options.Slos = None
+    alpha: options.Alpha = 0.05
+    min_effect: options.MinEffect = MIN_EFFECT_PP
+    bounded: Annotated[
+        bool, typer.Option("--bounded", help="the bound that assumes no shape of the gains must exceed it, too")
+    ] = False
+    seed: options.MaybeSeed = None
+    fresh_seed: options.FreshSeed = False
+    nonce: Annotated[
+        str | None, typer.Option(help="with --fresh-seed: its nonce, to go on with an interrupted run")
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.fresh_seed and self.seed is not None:
+            raise BadInput("--fresh-seed", f"--seed {self.seed} beside it", "one of the two")
+        if self.nonce is not None and not self.fresh_seed:
+            raise BadInput("--nonce", "no --fresh-seed", "--fresh-seed beside it")
+
+    def root(self, contender_digest: str, registration: Path | None) -> roots.Root:
+        """The root of every random stream; a fresh one follows from what was fixed before it and a nonce."""
+        if self.fresh_seed:
+            return roots.fresh(contender_digest, roots.digest_in(registration), self.nonce)
+        return roots.Root(options.ROOT, "public") if self.seed is None else roots.Root(self.seed, "given")
+
+
+@dataclass(frozen=True)
+class Worlds:
+    """Which regimes and traces."""
+
+    regime: options.Regimes = None
+    trace: options.Traces = None
+    trace_format: options.TraceFormat = None
+    time_unit: options.TimeUnit = None
+    seeds: Annotated[int | None, typer.Option(min=1, help="seeds a regime (default: the regime's, 20)")] = None
+    decision_steps: options.DecisionSteps = None
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Matched random draws a seed."""
+
+    draws: Annotated[
+        str | None,
+        typer.Option(
+            help="matched random draws a seed, each a full simulation; auto: fewer where the claim is lost "
+            f"(default: {DRAWS}; with --sidecar {REAL_DRAWS})"
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        text = self.draws
+        if text not in (None, "auto") and (text is None or not text.isdigit() or int(text) < 1):
+            raise BadInput("--draws", repr(text), "a whole number from 1 on, or auto")
+
+    @property
+    def sequential(self) -> bool:
+        return self.draws == "auto"
+
+    def number(self, on_server: bool) -> int:
+        """Raises BadInput for `auto` on a server."""
+        if on_server and self.sequential:
+            raise BadInput("--draws", "auto beside --sidecar", "a number: replays are planned before the first")
+        if self.draws in (None, "auto"):
+            return REAL_DRAWS if on_server else DRAWS
+        return int(self.draws or 0)
+
+
+@dataclass(frozen=True)
+class Learning:
+    """A measured learner that schedulers watch."""
+
+    learner: options.Learner = None
+    learner_scale: options.LearnerScale = None
+
+    def watched(self) -> learning.Attached | None:
+        return learning.attached(self.learner, self.learner_scale)
+
+
+@dataclass(frozen=True)
+class Training:
+    """Models trained under the judged schedules, for G4."""
+
+    train_seeds: Annotated[
+        int | None, typer.Option(min=3, help="train small models under the schedules of this many seeds (torch)")
+    ] = None
+    train_factor: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"with --train-seeds: inner steps to one trained step (default: {learning.FACTOR})"),
+    ] = None
+    loss_margin: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=0.5,
+            help="with --train-seeds: nats by which the policy's final loss may exceed the control's "
+            f"(default: {learning.LOSS_MARGIN})",
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.train_seeds is None and (self.train_factor is not None or self.loss_margin is not None):
+            raise BadInput("--train-factor, --loss-margin", "no --train-seeds", "both only with it: nothing is trained")
+
+    def trainer(self) -> learning.Training | None:
+        """Raises ProtocolError without torch."""
+        if self.train_seeds is None:
+            return None
+        margin = learning.LOSS_MARGIN if self.loss_margin is None else self.loss_margin
+        return learning.training(self.train_seeds, margin, self.train_factor or learning.FACTOR)
+
+
+@dataclass(frozen=True)
+class Server:
+    """How a real server is asked, and what a merge does to its host."""
+
+    model: options.Model = None
+    chat: options.Chat = False
+    text: options.Text = False
+    vocabulary: options.Vocabulary = 32_000
+    merge_load: options.MergeLoad = "host"
+    server_name: Annotated[str | None, typer.Option(help="how the certificate calls the server")] = None
+
+    def refuse_without(self, sidecar: str | None, **more: object) -> None:
+        """Raises BadInput on an option that means nothing in simulation."""
+        given = {"model": self.model, "chat": self.chat, "text": self.text, "server-name": self.server_name, **more}
+        for name, value in given.items() if sidecar is None else ():
+            if value:
+                raise BadInput(f"--{name.replace('_', '-')}", f"{value} without --sidecar", "--sidecar URL beside it")
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What is fixed beforehand, and signed afterwards."""
+
+    preregister: options.Preregister = None
+    preregistered: options.Preregistered = None
+    sign: options.Sign = None
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where results go."""
+
+    out: options.Out = None
+    json: options.Json = False
+
+    def folder(self, name: str) -> Path:
+        """`--out`, or runs/NAME."""
+        plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)[-60:]
+        return self.out or Path("runs") / (plain or "scheduler")
+
+
+#: Attempts at a replay on a real server.
+ATTEMPTS = real.ATTEMPTS

@@ -1,0 +1,131 @@
+"""The road from a request to a certificate; the same for every tier."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from protocol import files
+from protocol.certificate import preregistration, signature
+from protocol.certificate.assess import assess
+from protocol.certificate.model import Certificate, Head, plain
+from protocol.certificate.reading import CERTIFICATE
+from protocol.cli.groups import Output, Trust
+from protocol.cli.pages import REPORT, write_folder
+from protocol.errors import Interrupted
+from protocol.evidence.model import Evidence
+from protocol.evidence.partial import Partial, locked
+from reports import terminal
+
+EXIT = {"PASS": 0, "FAIL": 1, "INCONCLUSIVE": 3}
+#: What decides only what is made of the evidence, not the evidence itself.
+_LATER = ("alpha", "min_effect_pp", "bounded", "train", "margin_pp")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A certificate as the command line asked for it.
+
+    collect : brings the evidence that `Partial` does not hold yet; a back-end chosen once.
+    calibrations : folders that G1 rests on.  kept : what an interrupted run leaves.
+    """
+
+    head: Head
+    folder: Path
+    collect: Callable[[Partial, Console], list[Evidence]]
+    calibrations: list[Path]
+    kept: str
+
+
+def judge(request: Request, trust: Trust, output: Output, notes: Console) -> None:
+    """Run what is missing, judge everything, write the folder, sign it, and exit with the verdict's code."""
+    if trust.sign is not None:
+        signature.check_private_key(trust.sign)
+    head = request.head
+    if trust.preregister is not None:
+        digest = preregistration.register(head, trust.preregister)
+        how = " --fresh-seed" if head.settings.root == "fresh" else f" --seed {head.settings.root_seed}"
+        again = f"--preregistered {trust.preregister}{'' if head.settings.root == 'public' else how}"
+        notes.print(f"registered {digest[:16]}; certify with the same options and {again}", soft_wrap=True)
+        raise typer.Exit(0)
+    if trust.preregistered is not None:
+        head = head.model_copy(update={"preregistration": preregistration.honour(head, trust.preregistered)})
+    _announce(head, notes)
+    with locked(request.folder):
+        if (request.folder / CERTIFICATE).exists():
+            notes.print(f"replacing the certificate in {request.folder}", soft_wrap=True)
+        try:
+            certificate = _run(head, request, notes)
+        except KeyboardInterrupt:
+            again = f" with --nonce {head.settings.nonce}" if head.settings.nonce else ""
+            raise Interrupted(f"{request.kept} are kept, and the same command{again} goes on from there") from None
+        if trust.sign is not None:
+            signature.sign(request.folder / CERTIFICATE, trust.sign)
+    if output.json:
+        typer.echo(files.canonical_json(plain(certificate)), nl=False)
+    else:
+        terminal.print_certificate(plain(certificate), Console(highlight=False))
+        where = f"report: {request.folder / REPORT}   certificate: {request.folder / CERTIFICATE}"
+        notes.print(where, soft_wrap=True)
+    raise typer.Exit(EXIT[certificate.verdict])
+
+
+def _announce(head: Head, notes: Console) -> None:
+    """What had to be decided about the input, before anything runs."""
+    if head.settings.root == "fresh":
+        notes.print(f"fresh root {head.settings.root_seed} from --nonce {head.settings.nonce}", soft_wrap=True)
+    read_as = head.contender.described("read_as") or {}
+    for line in dict.fromkeys(itertools.chain(*read_as.values())):
+        notes.print(f"merge log: {line}", soft_wrap=True)
+    for regime in head.regimes:
+        trace = regime.described("trace")
+        if trace is not None:
+            limits = " and ".join(regime.slos)
+            notes.print(f"{regime.name}: {trace['windows']}; SLO {limits} ({trace['slo_from']})", soft_wrap=True)
+
+
+def _run(head: Head, request: Request, notes: Console) -> Certificate:
+    asked = head.plain()
+    partial_results = Partial(
+        request.folder,
+        {
+            **asked,
+            "settings": {k: v for k, v in asked["settings"].items() if k not in _LATER},
+            "versions": {k: v for k, v in asked["versions"].items() if k != "torch"},
+        },
+    )
+    if partial_results.started_afresh:
+        notes.print(f"starting afresh: {partial_results.started_afresh}")
+    evidence = request.collect(partial_results, notes)
+    certificate = write_folder(
+        request.folder, assess(head, evidence), head, partial(_stored, evidence), evidence, request.calibrations
+    )
+    partial_results.remove()
+    return certificate
+
+
+def _stored(evidence: list[Evidence], folder: Path) -> list[str]:
+    from protocol.evidence import store
+
+    return store.write(evidence, folder)
+
+
+@contextmanager
+def progress_bar(notes: Console, what: str) -> Iterator[Callable[..., Any]]:
+    """A bar; call what is yielded with completed=, total= and description=."""
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+        console=notes, transient=True,
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task(what)
+        yield lambda **changes: bar.update(task, **changes)
