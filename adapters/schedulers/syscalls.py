@@ -23,72 +23,54 @@ _LOAD, _EQUALS, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _NUMBER, _MACHINE, _ARGUMENT = 0, 4, 16
 _X32 = 0x40000000
 
-#: By machine: its audit architecture, and the numbers of the calls refused outright, of ioctl and fcntl, and of those
-#: that may only concern the process itself (pid 0).  Grouped as notes left in files, in the kernel, other processes,
-#: sockets, and ways around this filter or into the machine.
-_MACHINES: dict[str, tuple[int, tuple[int, ...], int, int, tuple[int, ...]]] = {
-    "x86_64": (
-        0xC000003E,
-        (
-            *(
-                188,
-                189,
-                190,
-                197,
-                198,
-                199,
-                90,
-                91,
-                268,
-                92,
-                93,
-                94,
-                260,
-                132,
-                235,
-                261,
-                280,
-            ),  # xattr, mode, owner, times
-            *(29, 30, 31, 64, 65, 220, 66, 68, 69, 70, 71, 240, 241, 248, 249, 250),  # System V, message queues, keys
-            *(101, 310, 311, 312, 141, 142, 144, 314, 251, 103),  # ptrace, foreign memory, priorities, syslog
-            41,  # socket (socketpair is allowed)
-            *(298, 321, 323, 165, 166, 155, 161, 272, 308, 163, 179, 167, 168, 169, 170, 171, 164, 227, 305, 159),
-            *(175, 313, 176, 246),
-        ),
-        16,
-        72,
-        (302, 203),  # prlimit64, sched_setaffinity
-    ),
-    "aarch64": (
-        0xC00000B7,
-        (
-            *(5, 6, 7, 14, 15, 16, 52, 53, 54, 55, 88),
-            *(194, 195, 196, 190, 191, 192, 193, 186, 187, 188, 189, 180, 181, 217, 218, 219),
-            *(117, 270, 271, 272, 140, 118, 119, 274, 30, 116),
-            198,
-            *(241, 280, 282, 40, 39, 41, 51, 97, 268, 89, 60, 224, 225, 142, 161, 162, 170, 112, 266, 171),
-            *(105, 273, 106, 104),
-        ),
-        29,
-        25,
-        (261, 122),
-    ),
-}
-#: The same on both: io_uring (it goes around filters), pidfd_getfd, mounts, newer forms of chmod and xattr.
-_NEWER = (425, 438, 428, 429, 430, 442, 452, 463, 466, 469)
+#: By machine: its audit architecture, and which of a call's two numbers is its own.
+_MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+#: Calls by name, with their numbers on x86-64 and on AArch64; None where a machine has no such call.
+_Calls = dict[str, tuple[int | None, int | None]]
+_REFUSED: _Calls = {
+    # Notes left in files: attributes, mode, owner, times.
+    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "removexattr": (197, 14),
+    "lremovexattr": (198, 15), "fremovexattr": (199, 16), "chmod": (90, None), "fchmod": (91, 52),
+    "fchmodat": (268, 53), "chown": (92, None), "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54),
+    "utime": (132, None), "utimes": (235, None), "futimesat": (261, None), "utimensat": (280, 88),
+    "fchmodat2": (452, 452), "setxattrat": (463, 463), "removexattrat": (466, 466), "file_setattr": (469, 469),
+    # Notes left in the kernel: System V memory, semaphores and messages, POSIX queues, keys.
+    "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190), "semop": (65, 193),
+    "semtimedop": (220, 192), "semctl": (66, 191), "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188),
+    "msgctl": (71, 187), "mq_open": (240, 180), "mq_unlink": (241, 181), "add_key": (248, 217),
+    "request_key": (249, 218), "keyctl": (250, 219),
+    # Other processes: their memory, their priorities; the kernel's log.
+    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272),
+    "setpriority": (141, 140), "sched_setparam": (142, 118), "sched_setscheduler": (144, 119),
+    "sched_setattr": (314, 274), "ioprio_set": (251, 30), "syslog": (103, 116),
+    # Sockets (socketpair is allowed).
+    "socket": (41, 198),
+    # Ways around this filter and into the machine.
+    "perf_event_open": (298, 241), "bpf": (321, 280), "userfaultfd": (323, 282), "mount": (165, 40),
+    "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "unshare": (272, 97), "setns": (308, 268),
+    "acct": (163, 89), "quotactl": (179, 60), "swapon": (167, 224), "swapoff": (168, 225), "reboot": (169, 142),
+    "sethostname": (170, 161), "setdomainname": (171, 162), "settimeofday": (164, 170), "clock_settime": (227, 112),
+    "clock_adjtime": (305, 266), "adjtimex": (159, 171), "init_module": (175, 105), "finit_module": (313, 273),
+    "delete_module": (176, 106), "kexec_load": (246, 104), "io_uring_setup": (425, 425), "pidfd_getfd": (438, 438),
+    "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "mount_setattr": (442, 442),
+}  # fmt: skip
+#: Allowed where the first argument, a process, is 0: this one.
+_OWN_ONLY: _Calls = {"prlimit64": (302, 261), "sched_setaffinity": (203, 122)}
+#: Allowed only to this process by its number, where signals are refused as well.
+_SIGNALS: _Calls = {
+    "kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240), "pidfd_send_signal": (424, 424),
+}  # fmt: skip
+_IOCTL, _FCNTL = (16, 29), (72, 25)
 #: Terminal size and mode, bytes waiting, non-blocking, close on exec.  Others can mark a file that is only read.
 _IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 #: Write hints stay with a file, too.
 _FCNTLS = (1036, 1038)
 
 
-#: kill, tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo, pidfd_send_signal.
-_SIGNALS = {"x86_64": (62, 200, 234, 129, 297, 424), "aarch64": (129, 130, 131, 138, 240, 424)}
-
-
 def _program(machine: str, own_pid: int | None) -> bytes:
     """The filter in classic BPF: struct sock_filter (code, jump if true, jump if false, operand), 8 bytes each."""
-    architecture, refused, ioctl, fcntl, own_only = _MACHINES[machine]
+    architecture, column = _MACHINES[machine]
     steps: list[tuple[int, int, int, int]] = []
 
     def load(offset: int) -> None:
@@ -103,17 +85,17 @@ def _program(machine: str, own_pid: int | None) -> bytes:
     load(_NUMBER)
     if machine == "x86_64":
         steps.extend([(_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _REFUSE)])
-    for number in (*refused, *_NEWER):
+    for number in _numbers(_REFUSED, column):
         when(number, _REFUSE)
-    allowed = [(number, 0) for number in own_only]
+    allowed = [(number, 0) for number in _numbers(_OWN_ONLY, column)]
     if own_pid is not None:
-        allowed += [(number, own_pid) for number in _SIGNALS[machine]]
+        allowed += [(number, own_pid) for number in _numbers(_SIGNALS, column)]
     for number, pid in allowed:
         steps.extend([(_EQUALS, 0, 4, number), (_LOAD, 0, 0, _ARGUMENT), (_EQUALS, 0, 1, pid)])
         steps.extend([(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE)])
     for number, listed, found, other in (
-        (ioctl, _IOCTLS, _ALLOW, _NO_TTY),
-        (fcntl, _FCNTLS, _REFUSE, _ALLOW),
+        (_IOCTL[column], _IOCTLS, _ALLOW, _NO_TTY),
+        (_FCNTL[column], _FCNTLS, _REFUSE, _ALLOW),
     ):
         body = 2 + 2 * len(listed)
         steps.append((_EQUALS, 0, body, number))
@@ -123,6 +105,10 @@ def _program(machine: str, own_pid: int | None) -> bytes:
         steps.append((_RETURN, 0, 0, other))
     steps.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("<HBBI", *step) for step in steps)
+
+
+def _numbers(calls: _Calls, column: int) -> list[int]:
+    return [number for both in calls.values() if (number := both[column]) is not None]
 
 
 def forbid(signals: bool = False) -> bool:

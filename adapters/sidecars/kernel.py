@@ -14,6 +14,8 @@ no compiler can contract, so results agree on every platform.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -30,14 +32,77 @@ RECENT_NS = 5_000_000_000
 T, ITERATION, DECODING, PREFILL, READ, ADMIT, KV, MERGE, STACK, FINISHED, PAST = range(11)
 STATE_SIZE = 11
 
-#: Slots of a model's limits: max_num_seqs, max_batched_tokens, kv_tokens, picoseconds per prefill token, bits
-#: of a request number in a heap key, and the limits on TPOT and on the gap between tokens.
-SLOTS, BUDGET, KV_TOKENS, PREFILL_PS, SHIFT, TPOT_LIMIT, ITL_LIMIT = range(7)
-LIMITS_SIZE = 7
-
 #: What a run is for (flags): keep each request's times; follow gaps between tokens; check TTFT, TPOT and gaps
 #: besides E2E; stop once the run is again what it would have been without the merge.
 RECORD, GAPS, EVERY_LIMIT, COMPARE = 1, 2, 4, 8
+
+
+class Requests(NamedTuple):
+    """One row a request that fits the server, of one island in order of arrival, or of all, island by island."""
+
+    arrival: I8
+    prompt: NDArray[np.int32]
+    output: NDArray[np.int32]
+
+
+class Deadlines(NamedTuple):
+    """An SLO: by row the latest server times that meet the E2E and the TTFT limit; limits on TPOT and on gaps."""
+
+    finish_by: I8
+    first_by: I8
+    tpot_ns: int
+    itl_ns: int
+
+
+class Model(NamedTuple):
+    """A server's parameters, as integers where they can be.
+
+    slots : requests admitted at a time.  budget_tokens : of an iteration.  prefill_ps : picoseconds a prefill token.
+    shift : bits of a request number in a heap key.  decode_ns : shape (2, slots + 1), duration of a pure decode
+    iteration without and with a merge.  base_ps : shape (slots + 1,), of one with prefill, but for its tokens.
+    prefill_factor : nanoseconds a picosecond of one with prefill, without and with a merge.
+    """
+
+    slots: int
+    budget_tokens: int
+    kv_tokens: int
+    prefill_ps: int
+    shift: int
+    decode_ns: I8
+    base_ps: I8
+    prefill_factor: NDArray[np.float64]
+
+
+class Merges(NamedTuple):
+    """The first `n` half-open windows in which a merge is active on one island."""
+
+    begin: I8
+    end: I8
+    n: int
+
+
+class Server(NamedTuple):
+    """Where a run is: see the slots of `state`; a row an island (`stack`: a row a request) where it holds all."""
+
+    state: I8
+    heap: I8
+    stack: I8
+
+
+class Times(NamedTuple):
+    """What is filled in as requests get there: all but `first` only with RECORD.
+
+    order : requests as they finish.  late : 1 where one missed a limit.  calm : 1 where one arrives at an idle server.
+    """
+
+    first: I8
+    admitted: I8
+    finished: I8
+    gap: I8
+    order: NDArray[np.int32]
+    late: NDArray[np.uint8]
+    calm: NDArray[np.uint8]
+
 
 jit = njit(cache=True, nogil=True, error_model="numpy")
 
@@ -106,52 +171,28 @@ def _raise_gaps(stack: I8, size: int, duration: int) -> int:
 
 @jit
 def serve(
-    arrival: I8,
-    prompt: NDArray[np.int32],
-    output: NDArray[np.int32],
-    finish_by: I8,
-    first_by: I8,
-    limits: I8,
-    decode_ns: I8,
-    base_ps: I8,
-    prefill_factor: NDArray[np.float64],
-    begin: I8,
-    end: I8,
-    n_merges: int,
-    until: int,
-    flags: int,
-    state: I8,
-    heap: I8,
-    stack: I8,
-    first: I8,
-    admitted: I8,
-    finished: I8,
-    gap: I8,
-    order: NDArray[np.int32],
-    calm: NDArray[np.uint8],
-    base_finished: I8,
-    base_late: NDArray[np.uint8],
-) -> int:
-    """Run every iteration that starts before `until`; returns how many finished requests missed a limit.
+    requests: Requests, deadlines: Deadlines, model: Model, merges: Merges, until: int, flags: int,
+    server: Server, times: Times,
+) -> int:  # fmt: skip
+    """Run every iteration of one island that starts before `until`; returns how many finished requests missed a limit.
 
-    arrival, prompt, output, finish_by, first_by : one row a request that fits the server; the last two are
-    the latest server times that meet the E2E and the TTFT limit.  decode_ns : shape (2, slots + 1), duration
-    of a pure decode iteration without and with a merge.  begin, end : merges, half-open windows.
-    first, admitted, finished, gap : filled in as requests get there (all but `first` only with RECORD).
-    order : requests as they finish.  calm : 1 where a request arrives at an idle server; written with RECORD.
-    With COMPARE the count is relative to `base_late`, and the run stops when it meets `calm` (from there on
-    both runs are equal), or when 2 x slots requests in a row finish within one decode iteration of
-    `base_finished`: what remains then is only where the iterations fall.
+    With COMPARE `times` are those of a run without the merge.  The count is relative to it, and this run stops when it
+    meets `calm` (from there on both are equal), or when 2 x slots requests in a row finish within one decode iteration
+    of it: what remains then is only where the iterations fall.
     """
+    arrival, prompt, output = requests
+    finish_by, first_by, tpot_ns, itl_ns = deadlines
+    slots, budget_tokens, kv_tokens, prefill_ps, shift, decode_ns, base_ps, prefill_factor = model
+    begin, end, n_merges = merges
+    state, heap, stack = server
+    first, admitted, finished, gap, order, was_late, calm = times
     record, gaps = flags & RECORD != 0, flags & GAPS != 0
     every_limit, compare = flags & EVERY_LIMIT != 0, flags & COMPARE != 0
-    slots, budget_tokens, kv_tokens = limits[SLOTS], limits[BUDGET], limits[KV_TOKENS]
-    prefill_ps, shift = limits[PREFILL_PS], limits[SHIFT]
     mask = (1 << shift) - 1
     t, iteration, n = state[T], state[ITERATION], state[DECODING]
     prefill, read, admit = state[PREFILL], state[READ], state[ADMIT]
     kv, merge, gap_count, done = state[KV], state[MERGE], state[STACK], state[FINISHED]
-    requests = len(arrival)
+    rows = len(arrival)
     slow = 0
     edge = begin[merge] if merge < n_merges else NEVER
     missed = 0
@@ -159,7 +200,7 @@ def serve(
     while True:
         active = n + admit - prefill
         if active == 0:
-            if admit == requests:
+            if admit == rows:
                 break
             if arrival[admit] >= t:
                 t = arrival[admit]
@@ -178,7 +219,7 @@ def serve(
                 slow = 1
                 edge = end[merge]
         can_admit = False
-        while admit < requests and active < slots and kv + prompt[admit] + output[admit] <= kv_tokens:
+        while admit < rows and active < slots and kv + prompt[admit] + output[admit] <= kv_tokens:
             if arrival[admit] > t:
                 can_admit = True
                 break
@@ -229,20 +270,14 @@ def serve(
             if gaps:
                 longest = _longest_gap(stack, gap_count, iteration - output[who] + 1)
             if every_limit and not late:
-                late = (
-                    first[who] > first_by[who]
-                    or t - first[who] > limits[TPOT_LIMIT] * (output[who] - 1)
-                    or longest > limits[ITL_LIMIT]
-                )
-            if record:
-                finished[who] = t
-                gap[who] = longest
-                order[done] = who
-            done += 1
+                late = first[who] > first_by[who] or t - first[who] > tpot_ns * (output[who] - 1) or longest > itl_ns
             missed += late
             if compare:
-                missed -= base_late[who]
-                alike = alike + 1 if abs(t - base_finished[who]) <= decode_ns[0, slots] else 0
+                missed -= was_late[who]
+                alike = alike + 1 if abs(t - finished[who]) <= decode_ns[0, slots] else 0
+            elif record:
+                finished[who], gap[who], was_late[who], order[done] = t, longest, late, who
+            done += 1
         if gaps and n == 0:
             gap_count = 0
         for who in range(reading, prefill):
@@ -253,15 +288,13 @@ def serve(
             else:
                 kv -= prompt[who] + 1
                 late = t > finish_by[who] or (every_limit and t > first_by[who])
-                if record:
-                    finished[who] = t
-                    gap[who] = 0
-                    order[done] = who
-                done += 1
                 missed += late
                 if compare:
-                    missed -= base_late[who]
-                    alike = alike + 1 if abs(t - base_finished[who]) <= decode_ns[0, slots] else 0
+                    missed -= was_late[who]
+                    alike = alike + 1 if abs(t - finished[who]) <= decode_ns[0, slots] else 0
+                elif record:
+                    finished[who], gap[who], was_late[who], order[done] = t, 0, late, who
+                done += 1
         if gaps and prefill > reading and n > 0:
             stack[gap_count, 0] = iteration
             stack[gap_count, 1] = 0
@@ -275,77 +308,77 @@ def serve(
 
 
 @jit
+def _requests_of(all_: Requests, lo: int, hi: int) -> Requests:
+    """One island's rows."""
+    return Requests(all_.arrival[lo:hi], all_.prompt[lo:hi], all_.output[lo:hi])
+
+
+@jit
+def _deadlines_of(all_: Deadlines, lo: int, hi: int) -> Deadlines:
+    return Deadlines(all_.finish_by[lo:hi], all_.first_by[lo:hi], all_.tpot_ns, all_.itl_ns)
+
+
+@jit
+def _most_rows(offsets: I8) -> int:
+    """Of any island."""
+    longest = 0
+    for i in range(len(offsets) - 1):
+        longest = max(longest, offsets[i + 1] - offsets[i])
+    return longest
+
+
+@jit
+def new_server(slots: int, rows: int) -> Server:
+    """An idle one of one island."""
+    return Server(np.zeros(STATE_SIZE, np.int64), np.empty(slots, np.int64), np.empty((rows, 2), np.int64))
+
+
+@jit
+def new_times(first: int, others: int) -> Times:
+    """Of so many rows."""
+    return Times(
+        np.zeros(first, np.int64), np.zeros(others, np.int64), np.zeros(others, np.int64), np.zeros(others, np.int64),
+        np.zeros(others, np.int32), np.zeros(others, np.uint8), np.zeros(others, np.uint8),
+    )  # fmt: skip
+
+
+@jit
 def advance(
-    offsets: I8,
-    arrival: I8,
-    prompt: NDArray[np.int32],
-    output: NDArray[np.int32],
-    limits: I8,
-    decode_ns: I8,
-    base_ps: I8,
-    prefill_factor: NDArray[np.float64],
-    begin: I8,
-    end: I8,
-    n_merges: I8,
-    until: int,
-    state: I8,
-    heap: I8,
-    stack: I8,
-    first: I8,
-    admitted: I8,
-    finished: I8,
-    gap: I8,
-    order: NDArray[np.int32],
-    calm: NDArray[np.uint8],
-) -> None:
+    offsets: I8, requests: Requests, model: Model, server: Server, times: Times, windows: I8, n_merges: I8, until: int
+) -> None:  # fmt: skip
     """Every island's iterations that start before `until`, with each request's times kept.
 
-    Requests of island i are rows offsets[i] .. offsets[i + 1]; its merges, state and heap are row i.
+    Requests of island i are rows offsets[i] .. offsets[i + 1]; its merges, of shape (2, islands, most merges), state
+    and heap are row i.  Here and in `observe`, which every decision calls, tuples come without their names: it takes
+    numba three times as long to accept named ones.
     """
-    no_times, no_flags = np.empty(0, np.int64), np.empty(0, np.uint8)
+    all_requests, limits, servers, filled = Requests(*requests), Model(*model), Server(*server), Times(*times)
     for i in range(len(offsets) - 1):
         lo, hi = offsets[i], offsets[i + 1]
-        # No limit is checked: `finished` stands in for the latest times, which only feed the unused count.
-        serve(
-            arrival[lo:hi], prompt[lo:hi], output[lo:hi], finished[lo:hi], finished[lo:hi],
-            limits, decode_ns, base_ps, prefill_factor, begin[i], end[i], n_merges[i], until, RECORD | GAPS,
-            state[i], heap[i], stack[lo:hi], first[lo:hi], admitted[lo:hi], finished[lo:hi], gap[lo:hi],
-            order[lo:hi], calm[lo:hi], no_times, no_flags,
+        mine = Times(
+            filled.first[lo:hi], filled.admitted[lo:hi], filled.finished[lo:hi], filled.gap[lo:hi],
+            filled.order[lo:hi], filled.late[lo:hi], filled.calm[lo:hi],
         )  # fmt: skip
+        # No limit is checked: `finished` stands in for the latest times, which only feed the unused count.
+        unlimited = Deadlines(mine.finished, mine.finished, until, until)
+        merges = Merges(windows[0, i], windows[1, i], n_merges[i])
+        at = Server(servers.state[i], servers.heap[i], servers.stack[lo:hi])
+        serve(_requests_of(all_requests, lo, hi), unlimited, limits, merges, until, RECORD | GAPS, at, mine)
 
 
 @jit
 def count(
-    offsets: I8,
-    arrival: I8,
-    prompt: NDArray[np.int32],
-    output: NDArray[np.int32],
-    finish_by: I8,
-    first_by: I8,
-    limits: I8,
-    decode_ns: I8,
-    base_ps: I8,
-    prefill_factor: NDArray[np.float64],
-    starts: I8,
-    busy: I8,
-    schedule_offsets: I8,
+    offsets: I8, requests: Requests, deadlines: Deadlines, model: Model, starts: I8, busy: I8, schedule_offsets: I8,
     flags: int,
-) -> I8:
+) -> I8:  # fmt: skip
     """Requests that miss a limit under each schedule; merges of schedule s are rows
     schedule_offsets[s] .. schedule_offsets[s + 1] of `starts` and of `busy` (one column an island).
     """
-    schedules, islands = len(schedule_offsets) - 1, len(offsets) - 1
-    longest, most = 0, 0
-    for i in range(islands):
-        longest = max(longest, offsets[i + 1] - offsets[i])
+    schedules, islands, rows, most = len(schedule_offsets) - 1, len(offsets) - 1, _most_rows(offsets), 0
     for s in range(schedules):
         most = max(most, schedule_offsets[s + 1] - schedule_offsets[s])
-    state, heap = np.zeros(STATE_SIZE, np.int64), np.empty(limits[SLOTS], np.int64)
-    stack = np.empty((longest, 2) if flags & GAPS else (0, 2), np.int64)
-    first = np.empty(longest, np.int64)
+    server, times = new_server(model.slots, rows if flags & GAPS else 0), new_times(rows, 0)
     begin, end = np.empty(most, np.int64), np.empty(most, np.int64)
-    no_times, no_order = np.empty(0, np.int64), np.empty(0, np.int32)
-    no_flags = np.empty(0, np.uint8)
     missed = np.zeros(schedules, np.int64)
     for s in range(schedules):
         for i in range(islands):
@@ -355,38 +388,28 @@ def count(
                 if busy[k, i] > 0:
                     begin[n_merges], end[n_merges] = starts[k], starts[k] + busy[k, i]
                     n_merges += 1
-            state[:] = 0
+            server.state[:] = 0
             missed[s] += serve(
-                arrival[lo:hi], prompt[lo:hi], output[lo:hi], finish_by[lo:hi], first_by[lo:hi],
-                limits, decode_ns, base_ps, prefill_factor, begin, end, n_merges, NEVER, flags,
-                state, heap, stack, first, no_times, no_times, no_times,
-                no_order, no_flags, no_times, no_flags,
+                _requests_of(requests, lo, hi), _deadlines_of(deadlines, lo, hi), model, Merges(begin, end, n_merges),
+                NEVER, flags, server, times,
             )  # fmt: skip
     return missed
 
 
 @jit
 def observe(
-    now: int,
-    offsets: I8,
-    arrival: I8,
-    overhead: I8,
-    limits: I8,
-    state: I8,
-    heap: I8,
-    first: I8,
-    admitted: I8,
-    finished: I8,
-    order: NDArray[np.int32],
-    seen: I8,
-) -> None:
+    now: int, offsets: I8, requests: Requests, model: Model, server: Server, times: Times, overhead: I8, seen: I8
+) -> None:  # fmt: skip
     """Fill `seen`, one row an island, from what happened up to `now`, to which all islands were advanced.
 
     Columns: arrived and not finished; arrived and not admitted; answered; answered recently; sums of those
     requests' E2E and TTFT; slot-nanoseconds in use over the recent window.
     """
+    arrival, _, _ = requests
+    state, heap, _ = server
+    first, admitted, finished, _, order, _, _ = times
     since = max(now - RECENT_NS, 0)
-    mask = (1 << limits[SHIFT]) - 1
+    mask = (1 << Model(*model).shift) - 1
     for i in range(len(offsets) - 1):
         lo = offsets[i]
         arrived = np.searchsorted(arrival[lo : offsets[i + 1]], now, side="right")
@@ -416,70 +439,40 @@ def observe(
 
 @jit
 def price(
-    offsets: I8,
-    arrival: I8,
-    prompt: NDArray[np.int32],
-    output: NDArray[np.int32],
-    finish_by: I8,
-    first_by: I8,
-    limits: I8,
-    decode_ns: I8,
-    base_ps: I8,
-    prefill_factor: NDArray[np.float64],
-    starts: I8,
-    merge_ns: int,
-    flags: int,
-) -> I8:
+    offsets: I8, requests: Requests, deadlines: Deadlines, model: Model, starts: I8, merge_ns: int, flags: int
+) -> I8:  # fmt: skip
     """Violations that one all-islands merge adds to a run without merges, for each of the rising `starts`.
 
     A first run without merges keeps who is late and where the server is idle.  A second one stops at every
     start; from a copy of its state the merge is played until its aftermath is over (see `serve`).
     """
-    longest = 0
-    for i in range(len(offsets) - 1):
-        longest = max(longest, offsets[i + 1] - offsets[i])
-    slots = limits[SLOTS]
-    state, heap = np.empty(STATE_SIZE, np.int64), np.empty(slots, np.int64)
-    state_copy, heap_copy = np.empty(STATE_SIZE, np.int64), np.empty(slots, np.int64)
-    stack, stack_copy = np.empty((longest, 2), np.int64), np.empty((longest, 2), np.int64)
-    first, finished, times = np.empty(longest, np.int64), np.empty(longest, np.int64), np.empty(longest, np.int64)
-    gap, order = np.empty(longest, np.int64), np.empty(longest, np.int32)
-    calm, late = np.empty(longest, np.uint8), np.empty(longest, np.uint8)
+    rows = _most_rows(offsets)
+    plain, copy = new_server(model.slots, rows), new_server(model.slots, rows)
+    times = new_times(rows, rows)
     begin, end = np.empty(1, np.int64), np.empty(1, np.int64)
     added = np.zeros(len(starts), np.int64)
     for i in range(len(offsets) - 1):
         lo, hi = offsets[i], offsets[i + 1]
-        calm[:] = 0
+        mine, due = _requests_of(requests, lo, hi), _deadlines_of(deadlines, lo, hi)
+        times.calm[:] = 0
         # Runs 0: no merge, to the end.  1, 3, ..: no merge, up to the next start.  2, 4, ..: from there with the
         # merge.  They share `first`: a run with the merge writes only rows that the other will write before it
         # reads them.  One call of `serve` for all three, because each takes seconds to compile.
         for run in range(1 + 2 * len(starts)):
             s = (run - 1) // 2
             merged = run > 0 and run % 2 == 0
-            until = starts[s] if run % 2 else NEVER
             use = RECORD if run == 0 else COMPARE if merged else 0
             if run < 2:
-                state[:] = 0
+                plain.state[:] = 0
             if merged:
-                state_copy[:] = state
-                heap_copy[: state[DECODING]] = heap[: state[DECODING]]
-                stack_copy[: state[STACK]] = stack[: state[STACK]]
+                copy.state[:] = plain.state
+                copy.heap[: plain.state[DECODING]] = plain.heap[: plain.state[DECODING]]
+                copy.stack[: plain.state[STACK]] = plain.stack[: plain.state[STACK]]
                 begin[0], end[0] = starts[s], starts[s] + merge_ns
             missed = serve(
-                arrival[lo:hi], prompt[lo:hi], output[lo:hi], finish_by[lo:hi], first_by[lo:hi],
-                limits, decode_ns, base_ps, prefill_factor, begin, end, int(merged), until, flags | use,
-                state_copy if merged else state, heap_copy if merged else heap, stack_copy if merged else stack,
-                first, times, finished, gap, order, calm, finished, late,
+                mine, due, model, Merges(begin, end, int(merged)), starts[s] if run % 2 else NEVER, flags | use,
+                copy if merged else plain, times,
             )  # fmt: skip
             if merged:
                 added[s] += missed
-            elif run == 0:
-                for who in range(hi - lo):
-                    late[who] = finished[who] > finish_by[lo + who]
-                    if flags & EVERY_LIMIT:
-                        late[who] |= (
-                            first[who] > first_by[lo + who]
-                            or finished[who] - first[who] > limits[TPOT_LIMIT] * (output[lo + who] - 1)
-                            or (flags & GAPS != 0 and gap[who] > limits[ITL_LIMIT])
-                        )
     return added

@@ -221,38 +221,38 @@ class LoadedSimulation:
         served = np.flatnonzero(~self.refused)
         self._rows: NDArray[np.int64] = served[np.argsort(trace.island[served], kind="stable")]
         self._offsets = np.searchsorted(trace.island[self._rows], np.arange(trace.n_islands + 1)).astype(np.int64)
-        self._requests = (
-            self._offsets,
-            trace.arrival_ns[self._rows],
-            trace.prompt_tokens[self._rows],
-            trace.output_tokens[self._rows],
+        self._requests = kernel.Requests(
+            trace.arrival_ns[self._rows], trace.prompt_tokens[self._rows], trace.output_tokens[self._rows]
         )
         self._overhead = self.overhead_ns[self._rows]
-        self._limits = np.zeros(kernel.LIMITS_SIZE, np.int64)
-        self._limits[kernel.SLOTS] = model.max_num_seqs
-        self._limits[kernel.BUDGET] = model.max_batched_tokens
-        self._limits[kernel.KV_TOKENS] = model.kv_tokens
-        self._limits[kernel.PREFILL_PS] = round(model.c_s * PS_PER_S)
-        self._limits[kernel.SHIFT] = max(len(self._rows), 1).bit_length()
         running = np.arange(model.max_num_seqs + 1, dtype=np.int64)
         base_ps = round(model.a_s * PS_PER_S) + running * round(model.b_s * PS_PER_S)
         factors = np.array([[1.0], [model.decode_slowdown]]) / 1000
         decode_ns = np.maximum(np.rint(base_ps * factors), 1).astype(np.int64)
-        self._durations = decode_ns, base_ps, np.array([1.0, model.prefill_slowdown]) / 1000
+        self._model = kernel.Model(
+            slots=model.max_num_seqs,
+            budget_tokens=model.max_batched_tokens,
+            kv_tokens=model.kv_tokens,
+            prefill_ps=round(model.c_s * PS_PER_S),
+            shift=max(len(self._rows), 1).bit_length(),
+            decode_ns=decode_ns,
+            base_ps=base_ps,
+            prefill_factor=np.array([1.0, model.prefill_slowdown]) / 1000,
+        )
         self._check_range()
 
     def _check_range(self) -> None:
         """Times and iteration numbers must fit their integers, whatever the schedule."""
         if not len(self._rows):
             return
-        _, arrival, prompt, output = self._requests
+        arrival, prompt, output = self._requests
         prompts, outputs = int(prompt.sum(dtype=np.int64)), int(output.sum(dtype=np.int64))
         iterations = outputs + len(self._rows) + prompts // self.model.max_batched_tokens
         slowest = max(self.model.prefill_slowdown, self.model.decode_slowdown)
         model = self.model
         busy_s = slowest * (model.a_s * iterations + model.b_s * outputs + model.c_s * prompts) + iterations * 2e-9
         end_s = int(arrival.max()) / NS_PER_S + busy_s
-        if end_s * NS_PER_S > kernel.NEVER / 4 or iterations >> (62 - int(self._limits[kernel.SHIFT])):
+        if end_s * NS_PER_S > kernel.NEVER / 4 or iterations >> (62 - self._model.shift):
             found = f"up to {end_s:.3g} s and {iterations} iterations of simulated serving"
             raise BadInput(f"trace {self.trace.name}", found, "a shorter trace: cut a window from it")
 
@@ -273,10 +273,8 @@ class LoadedSimulation:
         np.cumsum([len(schedule) for schedule in schedules], out=offsets[1:])
         starts = np.concatenate([schedule.start_ns for schedule in schedules])
         busy = np.concatenate([schedule.busy_ns for schedule in schedules])
-        limits, finish_by, first_by, flags = self._terms(slo)
-        missed = kernel.count(
-            *self._requests, finish_by, first_by, limits, *self._durations, starts, busy, offsets, flags
-        )
+        due, flags = self._terms(slo)
+        missed = kernel.count(self._offsets, self._requests, due, self._model, starts, busy, offsets, flags)
         return missed + int(self.refused.sum())
 
     def session(self) -> SimulatedSession:
@@ -298,11 +296,9 @@ class LoadedSimulation:
             raise BadInput("merge starts", "a negative or multidimensional start", "times from 0 on")
         if not 0 < merge_ns < kernel.NEVER // 2:
             raise BadInput("merge duration", f"{merge_ns} ns", "a positive time")
-        limits, finish_by, first_by, flags = self._terms(slo)
+        due, flags = self._terms(slo)
         distinct, where = np.unique(starts, return_inverse=True)
-        added = kernel.price(
-            *self._requests, finish_by, first_by, limits, *self._durations, distinct, int(merge_ns), flags
-        )
+        added = kernel.price(self._offsets, self._requests, due, self._model, distinct, int(merge_ns), flags)
         return added[where].astype(np.float64)
 
     def _check_islands(self, schedule: Schedule) -> None:
@@ -310,21 +306,24 @@ class LoadedSimulation:
             found = f"{schedule.n_islands} islands"
             raise BadInput("schedule", found, f"{self.trace.n_islands}, as many as trace {self.trace.name}")
 
-    def _terms(self, slo: Slo) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int]:
-        """The SLO as latest server times per request, limits and kernel flags."""
-        limits = self._limits.copy()
-        longest = kernel.NEVER // int(self._requests[3].max(initial=1))  # times any number of tokens still fits
-        limits[kernel.TPOT_LIMIT] = longest if slo.tpot_ns is None else min(slo.tpot_ns, longest)
-        limits[kernel.ITL_LIMIT] = kernel.NEVER if slo.itl_ns is None else min(slo.itl_ns, kernel.NEVER)
+    def _terms(self, slo: Slo) -> tuple[kernel.Deadlines, int]:
+        """The SLO as latest server times per request and limits between tokens, and kernel flags."""
+        arrival, _, output = self._requests
 
         def latest(limit_ns: int | None) -> NDArray[np.int64]:
             if limit_ns is None:
-                return np.full(len(self._rows), kernel.NEVER, np.int64)
-            return self._requests[1] + min(limit_ns, kernel.NEVER // 2) - self._overhead
+                return np.full(len(arrival), kernel.NEVER, np.int64)
+            return arrival + min(limit_ns, kernel.NEVER // 2) - self._overhead
 
+        longest = kernel.NEVER // int(output.max(initial=1))  # times any number of tokens still fits
+        due = kernel.Deadlines(
+            finish_by=latest(slo.e2e_ns),
+            first_by=latest(slo.ttft_ns),
+            tpot_ns=longest if slo.tpot_ns is None else min(slo.tpot_ns, longest),
+            itl_ns=kernel.NEVER if slo.itl_ns is None else min(slo.itl_ns, kernel.NEVER),
+        )
         every_limit = any(limit is not None for limit in (slo.ttft_ns, slo.tpot_ns, slo.itl_ns))
-        flags = every_limit * kernel.EVERY_LIMIT + (slo.itl_ns is not None) * kernel.GAPS
-        return limits, latest(slo.e2e_ns), latest(slo.ttft_ns), flags
+        return due, every_limit * kernel.EVERY_LIMIT + (slo.itl_ns is not None) * kernel.GAPS
 
 
 class SimulatedSession:
@@ -343,12 +342,15 @@ class SimulatedSession:
         self._busy: list[NDArray[np.int64]] = []
         self._windows = np.zeros((2, islands, merges), np.int64)
         self._n_merges = np.zeros(islands, np.int64)
-        self._state = np.zeros((islands, kernel.STATE_SIZE), np.int64)
-        self._heap = np.zeros((islands, loaded.model.max_num_seqs), np.int64)
-        self._stack = np.zeros((n, 2), np.int64)
-        self._first, self._admitted, self._finished, self._gap = (np.zeros(n, np.int64) for _ in range(4))
-        self._order = np.zeros(n, np.int32)
-        self._calm = np.zeros(n, np.uint8)
+        slots = loaded.model.max_num_seqs
+        self._server = kernel.Server(
+            state=np.zeros((islands, kernel.STATE_SIZE), np.int64),
+            heap=np.zeros((islands, slots), np.int64),
+            stack=np.zeros((n, 2), np.int64),
+        )
+        self._times = kernel.new_times(n, n)
+        # Without their names; see `kernel.advance`.
+        self._run = tuple(tuple(one) for one in (loaded._requests, loaded._model, self._server, self._times))
         self._seen = np.zeros((islands, 7), np.int64)
 
     def add_schedule(self, schedule: Schedule) -> None:
@@ -381,23 +383,14 @@ class SimulatedSession:
         if until_ns <= self._now_ns:
             return
         self._now_ns = until_ns
-        loaded, (begin, end) = self._loaded, self._windows
-        kernel.advance(
-            *loaded._requests, loaded._limits, *loaded._durations, begin, end, self._n_merges, until_ns,
-            self._state, self._heap, self._stack, self._first, self._admitted, self._finished, self._gap,
-            self._order, self._calm,
-        )  # fmt: skip
+        kernel.advance(self._loaded._offsets, *self._run, self._windows, self._n_merges, until_ns)
 
     def observe(self, now_ns: int) -> tuple[ServingState, ...]:
         """Raises ValueError unless the session was advanced to exactly `now_ns`."""
         if now_ns != self._now_ns:
             raise ValueError(f"advanced to {self._now_ns} ns, asked to observe {now_ns} ns")
         loaded = self._loaded
-        offsets, arrival, _, _ = loaded._requests
-        kernel.observe(
-            now_ns, offsets, arrival, loaded._overhead, loaded._limits, self._state, self._heap,
-            self._first, self._admitted, self._finished, self._order, self._seen,
-        )  # fmt: skip
+        kernel.observe(now_ns, loaded._offsets, *self._run, loaded._overhead, self._seen)
         slot_ns = loaded.model.max_num_seqs * min(now_ns, kernel.RECENT_NS)
         return tuple(
             ServingState(
@@ -416,9 +409,9 @@ class SimulatedSession:
         loaded, trace = self._loaded, self._loaded.trace
         rows, overhead = loaded._rows, loaded._overhead
         ttft, e2e, max_itl = (np.full(len(trace), -1, np.int64) for _ in range(3))
-        ttft[rows] = self._first - trace.arrival_ns[rows] + overhead
-        e2e[rows] = self._finished - trace.arrival_ns[rows] + overhead
-        max_itl[rows] = self._gap
+        ttft[rows] = self._times.first - trace.arrival_ns[rows] + overhead
+        e2e[rows] = self._times.finished - trace.arrival_ns[rows] + overhead
+        max_itl[rows] = self._times.gap
         busy = np.array(self._busy, np.int64).reshape(-1, trace.n_islands)
         schedule = Schedule(np.array(self._starts, np.int64), busy)
         return Measurements(

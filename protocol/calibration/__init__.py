@@ -1,0 +1,4 @@
+"""What a real server showed under randomised merges, stored and checked.
+
+May import: errors, files, merging, parquet, replay, workload.
+"""

@@ -1,0 +1,4 @@
+"""From gates to a certificate: model, sentence, correction over claims, signature, verification, comparison.
+
+May import: calibration, errors, evidence, files, gates, merging, replay, seeds, stats, workload.
+"""

@@ -1,1 +1,4 @@
-"""One module a gate.  May import: protocol.stats and the domain types."""
+"""From evidence to a verdict on one claim: one module a gate, plain functions of evidence and of what was asked.
+
+May import: errors, evidence, merging, replay, seeds, stats, workload.
+"""

@@ -1,0 +1,4 @@
+"""The declared worlds in which a scheduler is judged, one TOML file each.
+
+May import: errors, files, merging, workload.
+"""

@@ -1,1 +1,1 @@
-"""Statistics: arrays in, small frozen results out.  May import: numpy, scipy, statsmodels."""
+"""Statistics: arrays in, small frozen results out; NumPy, SciPy and statsmodels.  May import: nothing of `protocol`."""
