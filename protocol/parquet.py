@@ -22,7 +22,10 @@ def write_tables(tables: Mapping[str, pa.Table], folder: Path) -> list[str]:
 
 
 def read_table(path: Path, nullable: Collection[str] | None = ()) -> pa.Table:
-    """Raises BadInput when the file is missing or unreadable, or a column outside `nullable` has an empty cell (None: any may)"""
+    """Raises BadInput when the file is missing or unreadable, or a column outside `nullable` has an empty cell.
+
+    nullable : columns that may have some; None for all of them.
+    """
     try:
         table = pq.read_table(path)
     except FileNotFoundError:

@@ -9,67 +9,84 @@ from typing import Any
 import numpy as np
 
 from protocol import seeds
-from protocol.certificate.model import Certificate, Claim, SeedPart
+from protocol.certificate.ledger import Entry
+from protocol.certificate.model import Certificate, Limits, SeedPart
 from protocol.errors import BadInput
 from protocol.stats.gains import t_interval
 from protocol.stats.multiplicity import holm
 from protocol.stats.randomization import sign_flip
 
-#: Settings that must be equal for certificates to stand in one table.
-MUST_AGREE = ("root_seed", "draws", "sequential", "control_draws", "alpha", "min_effect_pp")
+#: Settings that must be equal for claims to stand under one correction.
+MUST_AGREE = ("alpha", "min_effect_pp", "bounded")
+#: Settings and worlds that must be equal for two schedulers to be compared seed by seed.
+SAME_WORLD = (*MUST_AGREE, "root_seed", "draws", "sequential", "control_draws", "back_end")
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One claim of one scheduler, before and after the correction over the whole comparison."""
+    """One claim of one scheduler, before and after the correction over everything that was tried."""
 
     scheduler: str
     regime: str
     slo: str
+    root_seed: int
+    merges: int
     gain_pp: float | None
+    interval_pp: Limits | None
+    load_gain_pp: float | None
+    load_interval_pp: Limits | None
+    gain_captured: float | None
     p: float | None
     p_within: float | None
     p_overall: float | None
     verdict: str
 
 
-def compare(certificates: Mapping[str, Certificate]) -> list[Compared]:
-    """Holm over every claim of every certificate; a claim that its own certificate refused stays refused.
+def compare(certificates: Mapping[str, Certificate], tried: Sequence[Entry] = ()) -> list[Compared]:
+    """Holm over every claim of every certificate and of every other run of the same schedulers.
 
-    certificates : by the name of their folder.  Raises BadInput when two were made under different settings or in
-    different worlds, naming what differs and both values.
+    certificates : by the name of their folder; other roots, limits and regimes may stand side by side, and `root_seed`
+    says which were used.  tried : runs that are not among them; whatever they gave counts as a claim that was tried.
+    A claim that its own certificate refused stays refused.
+    Raises BadInput when two were judged at different levels, naming what differs and both values.
     """
     items = list(certificates.items())
-    if len(items) < 2:
-        raise BadInput("compare", f"{len(items)} certificate", "at least two")
+    if len(items) < 2 and not tried:
+        raise BadInput("compare", f"{len(items)} certificate, and no other run of its scheduler", "at least two")
     first_name, first = items[0]
     for name, other in items[1:]:
         for key in MUST_AGREE:
             _agree(first_name, name, key, getattr(first.settings, key), getattr(other.settings, key))
-        _agree(first_name, name, "regimes", _worlds(first), _worlds(other))
-    claims = [(certificate.contender.name, claim) for _, certificate in items for claim in certificate.claims]
+    claims = [(certificate, claim) for _, certificate in items for claim in certificate.claims]
     alpha = first.settings.alpha
-    adjusted = holm([_p(claim) for _, claim in claims], alpha).adjusted
+    # Holm multiplies by how many were tried, whatever p the others had: 1 is the least that they can cost.
+    more = [1.0] * sum(entry.claims for entry in tried)
+    adjusted = holm([*(claim.envelope.p for _, claim in claims), *more], alpha).adjusted
     return [
         Compared(
-            scheduler=name,
+            scheduler=certificate.contender.name,
             regime=claim.regime,
             slo=claim.slo,
-            gain_pp=claim.envelope.gain_pp,
-            p=_p(claim),
+            root_seed=certificate.settings.root_seed,
+            merges=sum(row.merges for row in claim.envelope.per_seed),
             p_within=claim.envelope.p_holm,
             p_overall=p,
             verdict=_verdict(claim.verdict, p, alpha),
+            **{key: getattr(claim.envelope, key) for key in _SHOWN},
         )
-        for (name, claim), p in zip(claims, adjusted, strict=True)
+        for (certificate, claim), p in zip(claims, adjusted[: len(claims)], strict=True)
     ]
+
+
+_SHOWN = ("gain_pp", "interval_pp", "load_gain_pp", "load_interval_pp", "gain_captured", "p")
 
 
 @dataclass(frozen=True)
 class Paired:
     """One scheduler against another on the same traces.
 
-    gain_pp : mean over seeds of (sync-excess violations of `other` - those of `scheduler`); positive is better.
+    gain_pp : mean over seeds of the difference of their gains, each over its own draws, so that one that merges less
+        gains nothing by that; positive is better.
     interval_pp : t over seeds, at `level`.  p : one-sided sign flips over seeds.  verdicts : of both claims.
     exchanged : what both did on all seeds together, as {what: (scheduler, other)}.
     """
@@ -99,17 +116,22 @@ def paired(certificates: Mapping[str, Certificate], level: float = 0.95) -> list
     """
     if len(certificates) != 2:
         raise BadInput("compare, paired", f"{len(certificates)} certificates", "two")
-    compare(certificates)
     (name, one), (other_name, other) = certificates.items()
+    for key in SAME_WORLD:
+        _agree(name, other_name, key, getattr(one.settings, key), getattr(other.settings, key))
+    _agree(name, other_name, "regimes", _worlds(one), _worlds(other))
     found = []
     for mine, its in zip(one.claims, other.claims, strict=True):
-        policy = []
+        by_seed = []
         for folder, claim in ((name, mine), (other_name, its)):
             rows = claim.envelope.per_seed
             if not rows:
                 raise BadInput(f"{folder}, {claim.regime}", "no values by seed", "a claim with an envelope")
-            policy.append(np.array([row.policy for row in rows], np.float64))
-        gains = policy[1] - policy[0]
+            by_seed.append(np.array([row.draw_mean - row.policy for row in rows], np.float64))
+        if len(by_seed[0]) != len(by_seed[1]):
+            found_, expected = f"{len(by_seed[0])} and {len(by_seed[1])} seeds", "the same seeds in both"
+            raise BadInput(f"{name} and {other_name}, {mine.regime}", found_, expected)
+        gains = by_seed[0] - by_seed[1]
         interval = t_interval(gains, level)
         root = seeds.generator(one.settings.root_seed, "test", "paired", mine.regime, mine.slo)
         regimes = [next(r for r in c.regimes if r.name == mine.regime) for c in (one, other)]
@@ -143,10 +165,6 @@ def _verdict(own: str, p: float | None, alpha: float) -> str:
 
 def _done(seed: SeedPart, key: str) -> Any:
     return getattr(seed, key) if key in SeedPart.model_fields else seed.described(key)
-
-
-def _p(claim: Claim) -> float | None:
-    return claim.envelope.p
 
 
 def _worlds(certificate: Certificate) -> Sequence[str]:

@@ -350,7 +350,8 @@ class JudgedRegime(RegimePart):
 class Certificate(Head):
     """schema, schema_version, everything of the head, and what came of it.
 
-    replays : every attempt on a real server.  files : SHA-256 of the raw files, by name.  pages : report, tables and figures beside it.
+    replays : every attempt on a real server.  files : SHA-256 of the raw files, by name.
+    pages : report, tables and figures beside it.
     """
 
     schema_name: Literal["diloco-protocol/certificate"] = Field(alias="schema")

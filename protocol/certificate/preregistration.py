@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +17,46 @@ from protocol.errors import BadInput, ProtocolError
 from protocol.files import canonical_json, write_text
 
 SCHEMA = "diloco-protocol/preregistration"
+#: 1: what is fixed.  2: also when it was fixed and a note, both under the digest; the root where it was not fresh.
+SCHEMA_VERSION = 2
 
 
 def fixed_part(head: Head) -> dict[str, Any]:
-    """What a registration fixes: everything that was asked, less the versions of libraries."""
-    return {key: value for key, value in head.plain().items() if key not in ("preregistration", "versions")}
+    """What a registration fixes: everything that was asked, less the versions of libraries.
+
+    A fresh root is drawn from the registration's digest, so it is not part of it.
+    """
+    plain = {key: value for key, value in head.plain().items() if key not in ("preregistration", "versions")}
+    if head.settings.root == "fresh":
+        plain["settings"] = {k: v for k, v in plain["settings"].items() if k not in ("root_seed", "nonce")}
+    return plain
 
 
-def digest_of(fixed: Mapping[str, Any]) -> str:
-    """SHA-256 of what is fixed, in canonical JSON."""
-    return hashlib.sha256(canonical_json(fixed).encode()).hexdigest()
+def digest_of(registration: Mapping[str, Any]) -> str:
+    """SHA-256 of what a registration holds but its digest, in canonical JSON."""
+    held = {key: value for key, value in registration.items() if key != "digest"}
+    return hashlib.sha256(canonical_json(held).encode()).hexdigest()
 
 
-def register(head: Head, path: Path) -> str:
-    """Write the registration; returns its digest.  Raises BadInput when the file is already there."""
+def register(head: Head, path: Path, note: str | None = None) -> str:
+    """Write the registration; returns its digest.  Raises BadInput when the file is already there.
+
+    note : anything that dates it from outside: a timestamp token, a beacon's value, an address where it was published.
+    """
     if path.exists():
         raise BadInput(
             str(path), "a file", "a new name: a registration is written once, then given with --preregistered"
         )
-    fixed = fixed_part(head)
-    digest = digest_of(fixed)
+    held = {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "fixed": fixed_part(head),
+        "registered": datetime.now(UTC).isoformat(timespec="seconds"),
+        "note": note,
+    }
+    digest = digest_of(held)
     try:
-        write_text(path, canonical_json({"schema": SCHEMA, "fixed": fixed, "digest": digest}))
+        write_text(path, canonical_json({**held, "digest": digest}))
     except OSError as error:
         raise BadInput(str(path), error.strerror or "an error", "a file that can be written") from None
     return digest
@@ -50,12 +69,14 @@ def honour(head: Head, path: Path) -> str:
     """
     try:
         stored = json.loads(path.read_text("utf-8"))
-        fixed, digest = dict(stored["fixed"]), str(stored["digest"])
+        fixed, digest, version = dict(stored["fixed"]), str(stored["digest"]), stored.get("schema_version")
     except OSError as error:
         raise BadInput(str(path), error.strerror or "an error", "a preregistration") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise BadInput(str(path), "something else", "a preregistration written by --preregister") from None
-    if digest_of(fixed) != digest:
+    if version != SCHEMA_VERSION:
+        raise BadInput(f"{path}, schema_version", f"{version}", f"{SCHEMA_VERSION}: register again")
+    if digest_of(stored) != digest:
         raise BadInput(str(path), "contents that do not match its digest", "the file as --preregister wrote it")
     now = json.loads(canonical_json(fixed_part(head)))
     changed = sorted(_departures(fixed, now, ""))

@@ -163,7 +163,8 @@ class Asked:
             **({} if server is None else {"idle": replaying.IDLE, "attempts": replaying.ATTEMPTS}),
         }
         return Head.model_validate({
-            "contender": describe_contender(self.opener(None)(), chosen[0]), "preregistration": None, "settings": settings, "versions": versions(),
+            "contender": describe_contender(self.opener(None)(), chosen[0]), "preregistration": None,
+            "settings": settings, "versions": versions(),
             "regimes": [r.model_dump(mode="json", exclude_unset=True) for r in chosen[1]],
             **({} if server is None else {"server": server.described}),
         })  # fmt: skip

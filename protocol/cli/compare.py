@@ -11,11 +11,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from protocol.certificate.compare import compare, paired
+from protocol.certificate.compare import Compared, compare, paired
+from protocol.certificate.ledger import Entry, others
 from protocol.certificate.reading import RAW, read_certificate
 from protocol.certificate.verify import verify
 from protocol.errors import BadInput
-from reports.format import interval, p_text, p_value, pp
+from reports.format import clean, interval, p_text, p_value, pp
 
 
 def register(app: typer.Typer) -> None:
@@ -33,25 +34,49 @@ def compare_command(
 ) -> None:
     """Compare schedulers: Holm over all their claims; exit 0 when some claim still passes, 1 when none does.
 
-    Folders with raw files are verified first.  With --paired, exit 0 when the lower limit of some gain is above 0 and
-    both schedulers merged equally much.
+    Folders with raw files are verified first.  Other runs of the same schedulers, as the ledger beside the folders has
+    them, count as tried.  With --paired, exit 0 when the lower limit of some difference of gains is above 0.
     """
     for folder in folders:
         _trusted(folder)
     if pair:
         _paired(folders, json_)
-    rows = compare({str(folder): read_certificate(folder) for folder in folders})
+    certificates = {str(folder): read_certificate(folder) for folder in folders}
+    tried = others(folders, [str(c.contender.described("digest")) for c in certificates.values()])
+    rows = compare(certificates, tried)
     if json_:
-        typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        values = {"claims": [asdict(row) for row in rows], "other_runs": [asdict(entry) for entry in tried]}
+        typer.echo(json.dumps(values, indent=2))
     else:
-        table = Table(title=f"{len(rows)} claims, one Holm correction", title_justify="left", box=None, pad_edge=False)
-        for column in ("scheduler", "regime", "SLO", "gain", "p alone", "p in all", "verdict"):
-            table.add_column(column, justify="right" if column.startswith(("gain", "p ")) else "left")
-        for row in rows:
-            gain, alone, overall = pp(row.gain_pp, sign=True), p_value(row.p), p_value(row.p_overall)
-            table.add_row(row.scheduler, row.regime, row.slo, gain, alone, overall, row.verdict)
-        Console(highlight=False).print(table)
+        _print(rows, tried)
     raise typer.Exit(0 if any(row.verdict == "PASS" for row in rows) else 1)
+
+
+def _print(rows: list[Compared], tried: list[Entry]) -> None:
+    console = Console(highlight=False)
+    n = len(rows) + sum(entry.claims for entry in tried)
+    table = Table(title=f"{n} claims tried, one Holm correction", title_justify="left", box=None, pad_edge=False)
+    for column in ("scheduler", "regime", "SLO"):
+        table.add_column(column, overflow="fold")
+    for column in ("gain", "95 % interval", "of it by load", "p alone", "p in all"):
+        table.add_column(column, justify="right")
+    table.add_column("verdict")
+    for row in rows:
+        table.add_row(
+            clean(row.scheduler), clean(row.regime), clean(row.slo), pp(row.gain_pp, sign=True),
+            interval(row.interval_pp), pp(row.load_gain_pp, sign=True), p_value(row.p), p_value(row.p_overall),
+            row.verdict,
+        )  # fmt: skip
+    console.print(table)
+    if len({row.root_seed for row in rows}) > 1:
+        console.print("The claims rest on different roots, that is on different traces.", soft_wrap=True)
+    for entry in tried:
+        root = "" if entry.root_seed is None else f", root {entry.root_seed}"
+        console.print(
+            f"also tried: {clean(entry.name)} on {entry.began[:19]} in {clean(entry.folder)}{root}: {entry.verdict}; "
+            f"{entry.claims} claims ({clean(entry.settings)})",
+            soft_wrap=True, markup=False,
+        )  # fmt: skip
 
 
 def _paired(folders: list[Path], json_: bool) -> NoReturn:
@@ -61,17 +86,17 @@ def _paired(folders: list[Path], json_: bool) -> NoReturn:
     for row in [] if json_ else rows:
         limits = "no interval" if row.interval_pp is None else interval(row.interval_pp)
         typer.echo(
-            f"{row.regime}, {row.slo}: {row.scheduler} ({row.verdicts[0]}) has {pp(row.gain_pp, sign=True)} fewer "
-            f"violations than {row.other} ({row.verdicts[1]}), {100 * row.level:g} % interval {limits} (t over "
-            f"{row.n_seeds} seeds), sign flip {p_text(row.p)}"
+            f"{row.regime}, {row.slo}: {row.scheduler} ({row.verdicts[0]}) gains {pp(row.gain_pp, sign=True)} more "
+            f"over matched random placement than {row.other} ({row.verdicts[1]}), {100 * row.level:g} % interval "
+            f"{limits} (t over {row.n_seeds} seeds), paired sign flip {p_text(row.p)}"
         )
         if not row.matched:
-            typer.echo("  the two did not merge equally much: this is no gain of placement")
+            typer.echo("  the two did not merge equally much; each is compared with its own matched draws")
         for what, (one, other) in row.exchanged.items():
             typer.echo(
                 f"  {what.replace('_', ' ')}: {one:.15g} and {other:.15g}{'' if one == other else ' (not equal)'}"
             )
-    won = (row.interval_pp is not None and row.interval_pp[0] > 0 and row.matched for row in rows)
+    won = (row.interval_pp is not None and row.interval_pp[0] > 0 for row in rows)
     raise typer.Exit(0 if any(won) else 1)
 
 

@@ -158,6 +158,9 @@ class Trust:
     """What is fixed beforehand, and signed afterwards."""
 
     preregister: options.Preregister = None
+    registration_note: Annotated[
+        str | None, typer.Option(help="with --preregister: what dates it from outside, e.g. a timestamp or a nonce")
+    ] = None
     preregistered: options.Preregistered = None
     sign: options.Sign = None
 

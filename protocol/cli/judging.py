@@ -15,13 +15,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from protocol import files
-from protocol.certificate import preregistration, signature
+from protocol.certificate import ledger, preregistration, signature
 from protocol.certificate.assess import assess
 from protocol.certificate.model import Certificate, Head, plain
 from protocol.certificate.reading import CERTIFICATE
 from protocol.cli.groups import Output, Trust
 from protocol.cli.pages import REPORT, write_folder
 from protocol.errors import Interrupted
+from protocol.evidence import store
 from protocol.evidence.model import Evidence
 from protocol.evidence.partial import Partial, locked
 from reports import terminal
@@ -52,10 +53,11 @@ def judge(request: Request, trust: Trust, output: Output, notes: Console) -> Non
         signature.check_private_key(trust.sign)
     head = request.head
     if trust.preregister is not None:
-        digest = preregistration.register(head, trust.preregister)
-        how = " --fresh-seed" if head.settings.root == "fresh" else f" --seed {head.settings.root_seed}"
-        again = f"--preregistered {trust.preregister}{'' if head.settings.root == 'public' else how}"
-        notes.print(f"registered {digest[:16]}; certify with the same options and {again}", soft_wrap=True)
+        digest = preregistration.register(head, trust.preregister, trust.registration_note)
+        notes.print(
+            f"registered {digest[:16]}; certify with the same options and --preregistered {trust.preregister}",
+            soft_wrap=True,
+        )
         raise typer.Exit(0)
     if trust.preregistered is not None:
         head = head.model_copy(update={"preregistration": preregistration.honour(head, trust.preregistered)})
@@ -63,11 +65,13 @@ def judge(request: Request, trust: Trust, output: Output, notes: Console) -> Non
     with locked(request.folder):
         if (request.folder / CERTIFICATE).exists():
             notes.print(f"replacing the certificate in {request.folder}", soft_wrap=True)
+        entry = ledger.begin(head, request.folder)
         try:
             certificate = _run(head, request, notes)
         except KeyboardInterrupt:
             again = f" with --nonce {head.settings.nonce}" if head.settings.nonce else ""
             raise Interrupted(f"{request.kept} are kept, and the same command{again} goes on from there") from None
+        ledger.end(entry, certificate, request.folder)
         if trust.sign is not None:
             signature.sign(request.folder / CERTIFICATE, trust.sign)
     if output.json:
@@ -107,16 +111,10 @@ def _run(head: Head, request: Request, notes: Console) -> Certificate:
         notes.print(f"starting afresh: {partial_results.started_afresh}")
     evidence = request.collect(partial_results, notes)
     certificate = write_folder(
-        request.folder, assess(head, evidence), head, partial(_stored, evidence), evidence, request.calibrations
+        request.folder, assess(head, evidence), head, partial(store.write, evidence), evidence, request.calibrations
     )
     partial_results.remove()
     return certificate
-
-
-def _stored(evidence: list[Evidence], folder: Path) -> list[str]:
-    from protocol.evidence import store
-
-    return store.write(evidence, folder)
 
 
 @contextmanager

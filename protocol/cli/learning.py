@@ -125,7 +125,7 @@ def train(
     asked: Training, head: Head, found: Sequence[Evidence], jobs: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Evidence]:  # fmt: skip
-    """The seeds with their training runs, the first of each regime: both arms from equal parameters, on equal batches."""
+    """The seeds with their training runs, the first of each regime: both arms of equal parameters and batches."""
     tasks = list(_tasks(asked, head, found))
     threads = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"  # worker processes must not each start a thread for every core

@@ -21,6 +21,7 @@ from adapters.traces.worlds import GeneratedWorlds, RecordedWorlds
 from protocol import seeds
 from protocol.calibration import store as calibration
 from protocol.campaign.plan import Contender, Setting, Worlds
+from protocol.certificate.ledger import LEDGER
 from protocol.certificate.model import CorridorPart, RegimePart, SidecarPart, plain
 from protocol.cli.learning import Attached
 from protocol.errors import BadInput
@@ -54,7 +55,8 @@ def contender_opener(scheduler: str, log: str, hidden: tuple[str, ...] = ()) -> 
 
 def outputs(folder: Path) -> list[Path]:
     """What no scheduler may read of an output folder, each by itself in case the scheduler lies in that folder."""
-    return [folder, *(folder / name for name in (".partial", "raw", "certificate.json", "report.html", "tables"))]
+    own = (".partial", "raw", "certificate.json", "report.html", "tables")
+    return [folder, *(folder / name for name in own), folder.parent / LEDGER]
 
 
 def describe_contender(contender: Contender, settings: Sequence[Setting] = ()) -> dict[str, Any]:
@@ -173,7 +175,7 @@ def _recorded(
         horizon_s=horizon_s,
         seeds=len(found.windows),
         planner_budget=max(1, (budgets[0] + budgets[-1]) // 2),
-        slo=_own_slo(trace, base, root_seed),
+        slo=_own_slo(trace, base),
     )
     worlds = RecordedWorlds(found.windows, regime.network.low, regime.checkpoint.low)
     text = {k: v for k, v in regime.describe().items() if k not in ("arrivals", "prompt", "output")}
@@ -191,9 +193,10 @@ def _recorded(
     return setting_of(regime, worlds, overrides.slos), {**text, "digest": regime.digest}
 
 
-def _own_slo(trace: RequestTrace, regime: Regime, root_seed: int) -> str:
+def _own_slo(trace: RequestTrace, regime: Regime) -> str:
     """Limits on TTFT and TPOT that the trace itself meets without merges: SLACK times their p95, two digits."""
-    sidecar = SimulatedSidecar(_model(regime)).load(trace, seeds.generator(root_seed, "sidecar", "own-slo"))
+    # Of no root: the limits are fixed before one is drawn.
+    sidecar = SimulatedSidecar(_model(regime)).load(trace, seeds.generator(0, "sidecar", "own-slo"))
     idle = sidecar.replay(Schedule.empty(trace.n_islands))
     served = idle.outcome == SERVED
     if not served.any():

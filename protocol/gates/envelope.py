@@ -52,8 +52,8 @@ QUESTIONS = {
 class Measured:
     """Everything about one regime and SLO that the envelope's verdict rests on; costs in pp of sync-excess violations.
 
-    evidence : the seeds that are compared.  gains : both gains and their tests.  exchanged : float64, shape (S, S), None
-        where schedules were not exchanged.  p : the largest p-value, of draws that may stop early also theirs.
+    evidence : the seeds that are compared.  gains : both gains and their tests.  exchanged : float64, shape (S, S),
+        None where schedules were not exchanged.  p : the largest p-value, of draws that may stop early also theirs.
     """
 
     spec: Spec

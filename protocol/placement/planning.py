@@ -1,4 +1,4 @@
-"""The exact optimum of an additive cost: what a planner that knows the future could reach, and the worst it could do."""
+"""The exact optimum of an additive cost: what a planner that knows the future could reach, and the worst of all."""
 
 from __future__ import annotations
 

@@ -1,0 +1,110 @@
+"""One line a run beside the output: what was begun, and what came of it.
+
+Whoever tries a scheduler under many roots or limits and shows the best leaves the others here; `compare` reads them and
+corrects for all.  A line can be deleted, and the documentation says so: this is a record for the honest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from protocol.certificate.model import Certificate, Head
+
+LEDGER = "ledger.jsonl"
+ABANDONED = "abandoned"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run.  claims : regimes times limits.  verdict : ABANDONED until it ended.  folder : where it wrote.
+
+    root_seed is not there before the end: a scheduler that could read the line would know its future.
+    """
+
+    id: str
+    began: str
+    scheduler: str
+    name: str
+    folder: str
+    claims: int
+    settings: str
+    verdict: str = ABANDONED
+    root_seed: int | None = None
+    registration: str | None = None
+
+
+def begin(head: Head, folder: Path) -> Entry:
+    """Write that a run begins."""
+    now = datetime.now(UTC).isoformat(timespec="microseconds")
+    s = head.settings
+    limits = "; ".join(f"{r.name}: {' and '.join(r.slos)}" for r in head.regimes)
+    entry = Entry(
+        id=f"{now}-{os.getpid()}",
+        began=now,
+        scheduler=str(head.contender.described("digest")),
+        name=head.contender.name,
+        folder=folder.name,
+        claims=sum(len(r.slos) for r in head.regimes),
+        settings=f"{s.back_end}, root {s.root}, level {s.alpha:g}, minimum effect {s.min_effect_pp:g} pp; {limits}",
+        registration=head.preregistration,
+    )
+    _append(folder.parent / LEDGER, vars(entry))
+    return entry
+
+
+def end(entry: Entry, certificate: Certificate, folder: Path) -> None:
+    """Write what came of it."""
+    done = {"id": entry.id, "verdict": certificate.verdict, "root_seed": certificate.settings.root_seed}
+    _append(folder.parent / LEDGER, done)
+
+
+def _append(path: Path, values: Mapping[str, Any]) -> None:
+    line = json.dumps(values, sort_keys=True) + "\n"
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line)
+
+
+def entries(path: Path) -> list[Entry]:
+    """Every run that a ledger names, in the order in which they began; a line that is none is passed over."""
+    found: dict[str, Entry] = {}
+    for values in _lines(path):
+        try:
+            if "began" in values:
+                found[values["id"]] = Entry(**values)
+            elif values.get("id") in found:
+                end_of = {key: values[key] for key in ("verdict", "root_seed")}
+                found[values["id"]] = replace(found[values["id"]], **end_of)
+        except (TypeError, KeyError):
+            continue
+    return list(found.values())
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return
+    for line in text.splitlines():
+        try:
+            values = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(values, dict):
+            yield values
+
+
+def others(folders: Iterable[Path], digests: Iterable[str]) -> list[Entry]:
+    """Runs of the same schedulers, beside the given folders, that those folders do not show (the last one of each)."""
+    wanted, shown = set(digests), {folder.resolve() for folder in folders}
+    found = []
+    for parent in sorted({folder.parent for folder in shown}):
+        mine = [e for e in entries(parent / LEDGER) if e.scheduler in wanted]
+        last = {e.folder: e.id for e in mine}
+        found += [e for e in mine if (parent / e.folder).resolve() not in shown or last[e.folder] != e.id]
+    return found
