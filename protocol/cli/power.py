@@ -19,22 +19,25 @@ from scipy import stats
 from protocol import files, seeds
 from protocol.errors import BadInput
 from protocol.stats import power as pw
-from protocol.stats.envelope import MIN_DRAWS, MIN_SEEDS
+from protocol.stats.gains import MIN_DRAWS, MIN_EFFECT_PP, MIN_SEEDS
 from reports import figures
 
 #: Designs above this many seeds are not searched.
 MOST_SEEDS = 200
-_SCHEMA = 1
+_SCHEMA = 2
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 
 @dataclass(frozen=True)
-class Spread:
-    """Seed-to-seed spreads in percentage points: of the policy's excess, and of one random draw's."""
+class Assumed:
+    """A name and seed-to-seed spreads in percentage points."""
 
     name: str
-    policy_sd: float
-    draw_sd: float
+    spread: pw.Spread
+
+    @classmethod
+    def of(cls, name: str, policy_sd: float, draw_sd: float) -> Assumed:
+        return cls(name, pw.Spread.alike(policy_sd, draw_sd))
 
 
 def register(app: typer.Typer) -> None:
@@ -43,6 +46,9 @@ def register(app: typer.Typer) -> None:
 
 def power(
     gain: Annotated[float, typer.Option(help="gain to detect, percentage points of sync-excess violations")] = 1.5,
+    min_effect: Annotated[
+        float, typer.Option(help="minimum effect of the certificate, pp: every test is of a gain of at most that")
+    ] = MIN_EFFECT_PP,
     target: Annotated[float, typer.Option("--power", help="chance of detecting it")] = 0.9,
     alpha: Annotated[float, typer.Option(help="level of the certificate")] = 0.05,
     claims: Annotated[
@@ -61,11 +67,14 @@ def power(
     json_: Annotated[bool, typer.Option("--json", help="print the result as JSON")] = False,
     out: Annotated[Path | None, typer.Option(help="folder for power.json, power.svg and power.png")] = None,
 ) -> None:
-    """Seeds needed to detect a gain, by simulation of the envelope's two tests.
+    """Seeds needed to detect a gain, by simulation of the envelope with every test at the minimum effect.
 
-    Without a pilot or --policy-sd, the published spreads of three kinds of policy are assumed.
+    Without a pilot or --policy-sd, the published spreads of three kinds of policy are assumed.  A schedule is taken to
+    vary as much on traces that it was not made on as on its own.
     """
-    _check("--gain", gain, 0, math.inf)
+    if not 0 <= min_effect < math.inf:
+        raise BadInput("--min-effect", f"{min_effect:g}", "a number from 0 on")
+    _check("--gain", gain, min_effect, math.inf)
     _check("--power", target, 0, 1)
     _check("--alpha", alpha, 0, 1)
     spreads = _spreads(pilot, policy_sd, draw_sd)
@@ -73,12 +82,13 @@ def power(
     level = alpha / claims
     wanted = sorted(set(draws or (MIN_DRAWS, 19)))
     rows = [
-        _row(spread, family, m, gain, target, level, reps, seed)
-        for spread in spreads for family in pw.FAMILIES for m in wanted
+        _row(one, family, m, gain, min_effect, target, level, reps, seed)
+        for one in spreads for family in pw.FAMILIES for m in wanted
     ]  # fmt: skip
     result = {
-        "schema": _SCHEMA, "gain_pp": gain, "power": target, "alpha": alpha, "claims": claims, "level": level,
-        "reps": reps, "seed": seed, "fewest_seeds": MIN_SEEDS, "most_seeds": MOST_SEEDS, "designs": rows,
+        "schema": _SCHEMA, "gain_pp": gain, "min_effect_pp": min_effect, "power": target, "alpha": alpha,
+        "claims": claims, "level": level, "reps": reps, "seed": seed, "fewest_seeds": MIN_SEEDS,
+        "most_seeds": MOST_SEEDS, "designs": rows,
     }  # fmt: skip
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
@@ -90,8 +100,9 @@ def power(
         return
     console.print(_table(result, wanted))
     console.print(
-        f"Seeds for {100 * target:g} % power at {gain:g} pp and level {level:g}; [dim]simulated, {reps} certificates "
-        f"each, at least {MIN_SEEDS} seeds. A seed costs draws + 2 replays.[/]", soft_wrap=True,
+        f"Seeds for {100 * target:g} % power at {gain:g} pp, minimum effect {min_effect:g} pp and level {level:g}; "
+        f"[dim]simulated, {reps} certificates each, at least {MIN_SEEDS} seeds. A seed costs draws + 2 replays.[/]",
+        soft_wrap=True,
     )  # fmt: skip
     if out is not None:
         console.print(f"figure: {out / 'power.svg'}", soft_wrap=True)
@@ -103,7 +114,7 @@ def _check(option: str, value: float, low: float, high: float) -> None:
         raise BadInput(option, f"{value:g}", expected)
 
 
-def _spreads(pilot: Path | None, policy_sd: float | None, draw_sd: float | None) -> list[Spread]:
+def _spreads(pilot: Path | None, policy_sd: float | None, draw_sd: float | None) -> list[Assumed]:
     if pilot is not None:
         if policy_sd is not None or draw_sd is not None:
             raise BadInput("--pilot", "--policy-sd or --draw-sd beside it", "either a pilot or assumed spreads")
@@ -111,13 +122,13 @@ def _spreads(pilot: Path | None, policy_sd: float | None, draw_sd: float | None)
     draw = pw.DRAW_SD if draw_sd is None else draw_sd
     _check("--draw-sd", draw, 0, math.inf)
     if policy_sd is None:
-        return [Spread(f"published, {name}", sd, draw) for name, sd in pw.POLICY_SD.items()]
+        return [Assumed.of(f"published, {name}", sd, draw) for name, sd in pw.POLICY_SD.items()]
     if not 0 <= policy_sd < math.inf:
         raise BadInput("--policy-sd", f"{policy_sd:g}", "a number from 0 on")
-    return [Spread("assumed", policy_sd, draw)]
+    return [Assumed.of("assumed", policy_sd, draw)]
 
 
-def pilot_spreads(path: Path) -> list[Spread]:
+def pilot_spreads(path: Path) -> list[Assumed]:
     """Two spreads a claim of a certificate: as estimated, and at the one-sided 95 % limit of the pilot's sd.
 
     The seeds' gains D = policy - mean of draws vary by policy_sd^2 + draw_sd^2 / m, whatever the seeds' levels.
@@ -129,7 +140,7 @@ def pilot_spreads(path: Path) -> list[Spread]:
         raise BadInput(str(path), problem.strerror or "an unreadable file", "a certificate.json") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise BadInput(str(path), "no JSON object with claims", "a certificate.json") from None
-    spreads: list[Spread] = []
+    spreads: list[Assumed] = []
     for i, claim in enumerate(claims if isinstance(claims, list) else []):
         where = f"{path}, claim {i + 1}"
         table = claim.get("envelope") if isinstance(claim, dict) else None
@@ -147,7 +158,7 @@ def pilot_spreads(path: Path) -> list[Spread]:
         upper = variance * (len(seeds_) - 1) / float(stats.chi2.ppf(0.05, len(seeds_) - 1))
         name = " ".join(str(claim.get(k)) for k in ("regime", "slo") if claim.get(k)) or f"claim {i + 1}"
         for note, value in (("", variance), (", upper limit", upper)):
-            spreads.append(Spread(name + note, math.sqrt(max(value - draw_sd**2 / m, 0.0)), draw_sd))
+            spreads.append(Assumed.of(name + note, math.sqrt(max(value - draw_sd**2 / m, 0.0)), draw_sd))
     if not spreads:
         raise BadInput(str(path), "no claims", "a certificate with at least one claim")
     return spreads
@@ -161,15 +172,22 @@ def _number(record: Any, key: str, where: str) -> float:
 
 
 def _row(
-    spread: Spread, family: pw.Family, draws: int, gain: float, target: float, level: float, reps: int, seed: int
+    one: Assumed,
+    family: pw.Family,
+    draws: int,
+    gain: float,
+    min_effect: float,
+    target: float,
+    level: float,
+    reps: int,
+    seed: int,
 ) -> dict[str, Any]:
     found = pw.required_seeds(
-        gain=gain, policy_sd=spread.policy_sd, draw_sd=spread.draw_sd, draws=draws, power=target, alpha=level,
-        family=family, fewest=MIN_SEEDS, most=MOST_SEEDS, reps=reps,
-        rng=seeds.generator(seed, "power", spread.name, family, draws),
+        gain=gain, spread=one.spread, draws=draws, power=target, alpha=level, delta=min_effect, family=family,
+        fewest=MIN_SEEDS, most=MOST_SEEDS, reps=reps, rng=seeds.generator(seed, "power", one.name, family, draws),
     )  # fmt: skip
     return {
-        "spread": spread.name, "policy_sd_pp": spread.policy_sd, "draw_sd_pp": spread.draw_sd, "family": family,
+        "spread": one.name, "policy_sd_pp": one.spread.policy_sd, "draw_sd_pp": one.spread.draw_sd, "family": family,
         "draws": draws, "seeds": found and found.design.seeds, "power": found and found.power,
         "power_interval": found and [found.lower, found.upper],
     }  # fmt: skip
@@ -192,7 +210,7 @@ def _table(result: dict[str, Any], wanted: Sequence[int]) -> Table:
 
 
 def _draw(
-    spreads: Sequence[Spread], draws: int, rows: Sequence[dict[str, Any]], result: dict[str, Any], folder: Path
+    spreads: Sequence[Assumed], draws: int, rows: Sequence[dict[str, Any]], result: dict[str, Any], folder: Path
 ) -> None:
     """Power against seeds for every spread (normal solid, lognormal dashed), as power.svg and power.png."""
     known = [r["seeds"] for r in rows if r["draws"] == draws and r["seeds"]]
@@ -201,12 +219,12 @@ def _draw(
     with figures.styled():
         figure = Figure(figsize=(6.4, 3.8), layout="constrained")
         axes = figure.subplots()
-        for i, spread in enumerate(spreads[: len(_COLOURS)]):
+        for i, one in enumerate(spreads[: len(_COLOURS)]):
             for family, style in zip(pw.FAMILIES, ("-", "--"), strict=True):
-                rng = seeds.generator(result["seed"], "power curve", spread.name, family)
-                design = (result["gain_pp"], spread.policy_sd, spread.draw_sd, family, result["level"])
+                rng = seeds.generator(result["seed"], "power curve", one.name, family)
+                design = (result["gain_pp"], one.spread, family, result["level"], result["min_effect_pp"])
                 curve = [pw.simulate_power(pw.Design(int(s), draws, *design), rng, result["reps"]) for s in grid]
-                label = spread.name if family == "normal" else f"{spread.name}, lognormal"
+                label = one.name if family == "normal" else f"{one.name}, lognormal"
                 axes.plot(grid, [p.power for p in curve], style, color=_COLOURS[i], label=label)
                 low, high = [p.lower for p in curve], [p.upper for p in curve]
                 axes.fill_between(grid, low, high, color=_COLOURS[i], alpha=0.12, linewidth=0)

@@ -151,7 +151,7 @@ def affordable(minutes: float, each_s: float, pilot: Pilot, notes: Console) -> t
     seen = float(gains.mean()) if len(gains) else 0.0
     gain = seen if seen > 0 else ASSUMED_GAIN_PP
     best = power.best_design(
-        replays, fixed, gain=gain, policy_sd=policy_sd, draw_sd=draw_sd, alpha=pilot.alpha,
+        replays, fixed, gain=gain, spread=power.Spread(policy_sd, draw_sd), alpha=pilot.alpha,
         rng=seeds.generator(pilot.plan.root_seed, "budget", pilot.setting.name),
         fewest_seeds=MIN_SEEDS, fewest_draws=MIN_DRAWS,
     )  # fmt: skip

@@ -18,6 +18,8 @@ from protocol.stats.result import RTOL, Interval, TestOutcome
 
 MIN_SEEDS = 8
 MIN_DRAWS = 5
+#: Minimum effect where none is declared, percentage points of sync-excess violations.
+MIN_EFFECT_PP = 0.5
 _HULL = "hull of the inverted stratified randomisation and the inverted paired sign flip"
 _FLIPPED = "inverted paired sign flip"
 _EXCHANGED = "inverted exchange between traces"
