@@ -7,10 +7,10 @@ import os
 import platform
 import re
 import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
+from adapters.sidecars.probing import OPENER
 from protocol.errors import SidecarError
 
 _PATIENCE_S = 5.0
@@ -65,7 +65,7 @@ def processor() -> str:
 def _get(url: str, path: str) -> tuple[str, str | None]:
     """Body and server header.  Raises HTTPError on another status than 200, SidecarError when nobody answers."""
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}{path}", timeout=_PATIENCE_S) as answer:
+        with OPENER.open(f"{url.rstrip('/')}{path}", timeout=_PATIENCE_S) as answer:
             return answer.read().decode("utf-8", "replace"), answer.headers.get("Server")
     except urllib.error.HTTPError:
         raise

@@ -210,8 +210,8 @@ class _Segment:
             in_flight=outstanding - queued,
             queued=queued,
             completed=len(served),
-            recent_e2e_s=_mean_s([row.last_ns - origin for row, origin in recent]),
-            recent_ttft_s=_mean_s([row.completion.event_ns[0] - origin for row, origin in recent]),
+            recent_e2e_s=_mean_s([row.completion.last_ns - origin for row, origin in recent]),
+            recent_ttft_s=_mean_s([row.completion.first_ns - at for row, at in recent if row.completion.streamed]),
         )
 
 

@@ -12,13 +12,15 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import urljoin, urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adapters.sidecars.sse import Completion, Events
+from adapters.sidecars.sse import Completion, Events, message_of
 from protocol.errors import ProtocolError, SidecarError
 from protocol.merging.schedule import Schedule
 from protocol.replay.measurements import FAILED, REFUSED, SERVED, Measurements, exposure_ns
@@ -27,13 +29,21 @@ from protocol.workload.trace import NS_PER_S, RequestTrace, frozen
 
 #: Statuses by which a server turns a request away rather than failing on it.
 _REFUSALS = {429, 503}
+_REDIRECTS, _MOST_REDIRECTS = {301, 302, 307, 308}, 3
+#: Statuses by which a server says that a request is not what it takes.
+_NOT_TAKEN = ("HTTP 400", "HTTP 422")
+#: Of the page that tells why, this much is read, for this long, and kept.
+_REASON_BYTES, _REASON_S, _REASON_CHARACTERS = 1 << 16, 2.0, 200
 #: What the loop's timers are rounded up to.
 _TICK_NS = 1_000_000
 #: Where the key is looked for; it is never stored, logged or certified.
 API_KEY = "OPENAI_API_KEY"
-#: What requests of token ids may carry beside the usual fields: vLLM without a tokenizer needs the first, servers that
-#: refuse fields which they do not know the second.
-FIELDS: tuple[Mapping[str, Any], ...] = ({"detokenize": False}, {})
+#: What requests of token ids carry beside the usual fields: vLLM without a tokenizer needs it.
+OF_TOKEN_IDS: Mapping[str, Any] = {"detokenize": False}
+#: Fields that are left out where a server refuses them, those first that the fewest servers know.
+OPTIONAL = ("detokenize", "ignore_eos", "stream_options.continuous_usage_stats", "stream_options", "temperature")
+#: OpenAI's reasoning models know the second name alone.
+_RENAMED = {"max_tokens": "max_completion_tokens"}
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,7 @@ class Target:
 
     url : base address, without /v1.  chat : chat completions instead of completions.  token_ids : prompts as token
     ids below `vocabulary` (else as text of about the wanted length).  extra : further fields of every request.
+    dropped : usual fields that are not sent, because the server refuses them.
     """
 
     url: str
@@ -50,6 +61,7 @@ class Target:
     token_ids: bool = True
     vocabulary: int = 32_000
     extra: Mapping[str, Any] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
 
     def body(self, prompt_tokens: int, output_tokens: int, index: int, run: int = 0) -> dict[str, Any]:
         """Request `index` of a run; its prompt is its own, so that no prefix cache serves it."""
@@ -63,6 +75,14 @@ class Target:
             "temperature": 0.0,
             **self.extra,
         }
+        for name in self.dropped:
+            outer, _, inner = name.partition(".")
+            if name in _RENAMED:
+                fields[_RENAMED[name]] = fields.pop(name)
+            elif not inner:
+                fields.pop(outer, None)
+            elif outer in fields:
+                fields[outer] = {key: value for key, value in fields[outer].items() if key != inner}
         if self.token_ids and not self.chat:
             start = salt * 7919
             usable = self.vocabulary - 3
@@ -71,6 +91,29 @@ class Target:
         if self.chat:
             return {**fields, "messages": [{"role": "user", "content": text}]}
         return {**fields, "prompt": text}
+
+    def without(self, name: str) -> Target:
+        """The same requests but for one field."""
+        extra = {key: value for key, value in self.extra.items() if key != name}
+        return replace(self, extra=extra, dropped=(*self.dropped, name))
+
+    def blamed(self, run: Run) -> str | None:
+        """The field to leave out next, after a run that was not served whole: one that the server's reason names, or
+        else the first that is still sent; None where leaving one out cannot help."""
+        left = [name for name in OPTIONAL if name not in self.dropped and (name in self.extra or name != OPTIONAL[0])]
+        reasons = " ".join(cause for cause in run.failures if cause.startswith(_NOT_TAKEN))
+        if not reasons:  # servers that cannot do without a tokenizer fail in ways of their own
+            return OPTIONAL[0] if OPTIONAL[0] in left else None
+        for name, known in _RENAMED.items():
+            if name not in self.dropped and known in reasons:
+                return name
+        named = [name for name in left if name.rpartition(".")[2] in reasons]
+        return next(iter([*named, *left]), None)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What requests carry beside the usual fields, and which of those they lack, as a certificate states it."""
+        return {**self.extra, **dict.fromkeys(self.dropped, "not sent: the server refuses it")}
 
     @property
     def path(self) -> str:
@@ -90,7 +133,8 @@ class Deadlines:
 class Run:
     """One replay on a real server.
 
-    measurements : a row for every scheduled request.  itl_ns : inter-token latencies of each, empty where none.
+    measurements : a row for every scheduled request.  itl_ns : inter-token latencies of each, empty where none or where
+    the response was not streamed.
     failures : how many requests failed of each cause.
     send_delay_ns : int64, sent minus scheduled, -1 where never sent.
     """
@@ -126,14 +170,15 @@ class Run:
 class Row:
     """What is known of one request so far; times on the monotonic clock, -1 before they are known."""
 
-    __slots__ = ("completion", "ended_ns", "failure", "last_ns", "refused", "sent_ns", "unreachable")
+    __slots__ = ("answered", "completion", "ended_ns", "failure", "refused", "sent_ns", "unreachable")
 
     def __init__(self) -> None:
-        self.sent_ns = self.last_ns = self.ended_ns = -1
+        self.sent_ns = self.ended_ns = -1
         self.completion = Completion()
         self.failure: str | None = "not sent before the run's deadline"
-        self.refused = False
-        self.unreachable = False
+        self.refused = self.unreachable = False
+        #: Once the server has said anything, a redirect included, the request is out for good.
+        self.answered = False
 
 
 async def replay_open_loop(
@@ -166,7 +211,9 @@ async def replay_open_loop(
     hooks = aiohttp.TraceConfig()
 
     async def on_sent(session: Any, context: Any, params: Any) -> None:
-        context.trace_request_ctx.sent_ns = time.monotonic_ns()
+        row: Row = context.trace_request_ctx
+        if not row.answered:
+            row.sent_ns = time.monotonic_ns()
 
     # Headers wait for the body, and the body for the loop's next turn: its last piece is when a request is out.
     hooks.on_request_chunk_sent.append(on_sent)
@@ -224,23 +271,20 @@ async def until(deadline_ns: int) -> None:
 async def _one(session: Any, path: str, body: bytes, row: Row) -> None:
     """One request from sending to its last event; every way it can end is a value in its row."""
     row.failure = "given up at the run's deadline"
-    events = Events()
     try:
-        async with session.post(path, data=body, trace_request_ctx=row) as response:
-            if response.status != 200:
-                row.refused = response.status in _REFUSALS
-                row.failure = f"HTTP {response.status}"
-                return
-            # To its end, past [DONE], or the connection could not be used again.
-            async for piece in response.content.iter_any():
-                now_ns = time.monotonic_ns()
-                for data in events.feed(piece):
-                    row.completion.take(data, now_ns)
-                if row.completion.event_ns:
-                    row.last_ns = row.completion.event_ns[-1]
-                if row.completion.done:
-                    row.failure = row.completion.failure
-        row.failure = row.completion.failure
+        for _ in range(_MOST_REDIRECTS + 1):
+            async with session.post(path, data=body, trace_request_ctx=row, allow_redirects=False) as response:
+                row.answered = True
+                moved = response.headers.get("Location") if response.status in _REDIRECTS else None
+                if moved is None:
+                    await _take(response, row)
+                    return
+                before, path = path, urljoin(path, moved)
+                if urlsplit(before).netloc != urlsplit(path).netloc:
+                    # What is measured there is another server, which may be further away, or see the key.
+                    row.failure = f"HTTP {response.status}: redirected to {_place(path)}; give that address"
+                    return
+        row.failure = f"redirected more than {_MOST_REDIRECTS} times, at last to {_place(path)}"
     except asyncio.CancelledError:
         raise
     except TimeoutError:
@@ -255,6 +299,57 @@ async def _one(session: Any, path: str, body: bytes, row: Row) -> None:
             row.sent_ns = time.monotonic_ns()
     finally:
         row.ended_ns = time.monotonic_ns()
+
+
+async def _take(response: Any, row: Row) -> None:
+    """Read an answer to its end, past [DONE], or the connection could not be used again."""
+    if response.status != 200:
+        row.refused = response.status in _REFUSALS
+        row.failure = f"HTTP {response.status}"
+        with suppress(Exception):  # the status is the failure, whether or not a reason can be read
+            async with asyncio.timeout(_REASON_S):
+                row.failure += _reason(await _some(response))
+        return
+    events, said, now_ns = Events(), row.completion, 0
+    async for piece in response.content.iter_any():
+        now_ns = time.monotonic_ns()
+        for data in events.feed(piece):
+            said.take(data, now_ns)
+        if said.done:
+            row.failure = said.failure
+    for data in events.end():
+        said.cut(data, now_ns)
+    row.failure = said.failure
+
+
+async def _some(response: Any) -> bytes:
+    page = b""
+    async for piece in response.content.iter_any():
+        page += piece
+        if len(page) >= _REASON_BYTES:
+            break
+    return page
+
+
+def _reason(page: bytes) -> str:
+    """What a server's page says of its refusal, one line without control characters and keys; empty for HTML."""
+    text = page.decode("utf-8", "replace").strip()
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        said = None
+    words = message_of(said) if isinstance(said, dict) else " ".join(text.split())
+    if not words or words.startswith("<"):
+        return ""
+    if key := os.environ.get(API_KEY):
+        words = words.replace(key, "...")
+    return ": " + "".join(c if c.isprintable() else "?" for c in words[:_REASON_CHARACTERS])
+
+
+def _place(url: str) -> str:
+    """An address that may be shown: without credentials and query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _fail(row: Row, why: str) -> None:
@@ -286,7 +381,7 @@ def that_serves(
     offer: Callable[[Target, RequestTrace], Run] = lambda target, trace: replay(target, trace, Schedule.empty()),
 ) -> Target:
     """The target with the fields under which most of four requests are served, the trace's smallest and largest among
-    them.
+    them.  Fields that the server refuses are left out one by one, and `Target.fields` says so.
 
     offer : replays a trace without merges.  Raises SidecarError when the server serves none of them.
     """
@@ -295,12 +390,15 @@ def that_serves(
     every_ns = np.arange(len(picked)) * (NS_PER_S // 10)
     sample = RequestTrace(every_ns, trace.prompt_tokens[picked], trace.output_tokens[picked])
     tried: list[tuple[int, Target, str]] = []
-    for extra in FIELDS if target.token_ids and not target.chat else FIELDS[1:]:
-        candidate = replace(target, extra={**target.extra, **extra})
+    of_ids = OF_TOKEN_IDS if target.token_ids and not target.chat else {}
+    candidate: Target | None = replace(target, extra={**of_ids, **target.extra})
+    while candidate is not None:
         run = offer(candidate, sample)
         tried.append((int(np.count_nonzero(run.measurements.outcome == SERVED)), candidate, run.complaint))
         if tried[-1][0] == len(sample):
-            break
+            return candidate
+        name = candidate.blamed(run)
+        candidate = None if name is None else candidate.without(name)
     served, best, _ = max(tried, key=lambda t: t[0])
     if not served:
         raise SidecarError(
@@ -314,18 +412,21 @@ def run_of(rows: Sequence[Row], start_ns: int, trace: RequestTrace, schedule: Sc
     """What the rows of a finished replay say, whose trace began at clock reading `start_ns`."""
     origin = start_ns + trace.arrival_ns
     served = np.array([row.failure is None for row in rows], bool)
-    first = np.array([row.completion.event_ns[0] if row.completion.event_ns else -1 for row in rows], np.int64)
-    last = np.array([row.last_ns for row in rows], np.int64)
+    # Of a response that came in one write nobody knows when its tokens were there, but for the last.
+    streamed = np.array([row.failure is None and row.completion.streamed for row in rows], bool)
+    first = np.array([row.completion.first_ns for row in rows], np.int64)
+    last = np.array([row.completion.last_ns for row in rows], np.int64)
     sent = np.array([row.sent_ns for row in rows], np.int64)
-    itl = tuple(frozen(row.completion.itl_ns() if row.failure is None else [], "i8") for row in rows)
+    itl = tuple(frozen(r.completion.itl_ns() if known else [], "i8") for r, known in zip(rows, streamed, strict=True))
+    longest = np.array([int(gaps.max()) if len(gaps) else 0 for gaps in itl], np.int64)
     e2e = np.where(served, np.maximum(last - origin, 1), -1)
     outcome = np.where(served, SERVED, np.where([row.refused for row in rows], REFUSED, FAILED))
     measurements = Measurements(
         arrival_ns=trace.arrival_ns,
         sent_ns=np.where(sent >= 0, sent - start_ns, -1),
-        ttft_ns=np.where(served, np.maximum(first - origin, 1), -1),
+        ttft_ns=np.where(streamed, np.maximum(first - origin, 1), -1),
         e2e_ns=e2e,
-        max_itl_ns=np.array([int(gaps.max()) if len(gaps) else 0 for gaps in itl], np.int64),
+        max_itl_ns=np.where(served & ~streamed, -1, longest),
         prompt_tokens=trace.prompt_tokens,
         output_tokens=np.array([row.completion.tokens if row.failure is None else 0 for row in rows], np.int32),
         outcome=outcome,

@@ -12,8 +12,22 @@ from urllib.parse import urlsplit
 from adapters.sidecars.openai import API_KEY
 from protocol.errors import BadInput, SidecarError
 
+
+class _SameHost(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect to another host, which would be another server, and would be handed the key."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        there = urlsplit(newurl)
+        if urlsplit(req.full_url).netloc != there.netloc:
+            place = f"{there.scheme}://{there.netloc.rpartition('@')[2]}"
+            raise SidecarError(f"{urlsplit(req.full_url).netloc}: redirects to {place}; give that address")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
 #: A proxy would be measured along with the server; the replaying client takes none either.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _SameHost)
 
 
 def address_of(url: str) -> str:
@@ -66,13 +80,15 @@ def _get(url: str, address: str, patience_s: float) -> Any:
     """The JSON at `url`, None where there is none.  A server that fails (5xx) or is silent is not there."""
     headers = {"Authorization": f"Bearer {os.environ[API_KEY]}"} if os.environ.get(API_KEY) else {}
     try:
-        with _OPENER.open(urllib.request.Request(url, headers=headers), timeout=patience_s) as answer:
+        with OPENER.open(urllib.request.Request(url, headers=headers), timeout=patience_s) as answer:
             return json.loads(answer.read(1 << 20))
     except urllib.error.HTTPError as error:
         error.close()
         if error.code < 500:
             return None
         raise SidecarError(f"{address}: the server answers HTTP {error.code}; expected one that serves") from None
+    except SidecarError:
+        raise
     except (ValueError, RecursionError):
         return None
     except Exception as error:  # refused, reset, silent, no such host: all the same to the caller

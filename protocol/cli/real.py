@@ -95,7 +95,7 @@ def described(target: Target, load: MergeLoad, version: str, name: str | None) -
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "api": "chat completions" if target.chat else "completions",
         "prompts": "text" if target.chat or not target.token_ids else "token ids",
-        "request_fields": dict(target.extra),
+        "request_fields": target.fields,
         "client_host": identity.host_facts(),
         "merge_load": str(load),
     }

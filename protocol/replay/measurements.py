@@ -105,12 +105,14 @@ class Measurements:
     def p95_ms(self, rows: NDArray[np.bool_], phase: str = "e2e") -> float:
         """95th percentile of a latency over some rows, milliseconds; the only definition of it.
 
-        A request that was not served is infinitely late; quantile "higher", an order statistic.  NaN of no rows.
+        A request that was not served is infinitely late; quantile "higher", an order statistic.  NaN of no rows, and
+        where one was served at a latency that nobody knows.
         phase : `e2e`, `ttft` or `max_itl`.
         """
-        if not rows.any():
+        known = getattr(self, f"{phase}_ns")
+        if not rows.any() or np.any(rows & (self.outcome == SERVED) & (known < 0)):
             return float("nan")
-        latency = np.where(self.outcome == SERVED, getattr(self, f"{phase}_ns") / 1e6, np.inf)
+        latency = np.where(self.outcome == SERVED, known / 1e6, np.inf)
         return float(np.quantile(latency[rows], 0.95, method="higher"))
 
     def to_table(self) -> pa.Table:
@@ -124,6 +126,14 @@ class Measurements:
         if missing:
             raise BadInput("measurements", f"no column {missing[0]}", ", ".join(c.name for c in fields(cls)))
         return cls(**{c.name: table.column(c.name).to_numpy() for c in fields(cls) if c.name in table.column_names})
+
+
+def not_streamed(rows: Measurements) -> int:
+    """Served requests whose response came in one write: when their first token was there, nobody knows.
+
+    Where there is one, objectives on TTFT, TPOT and ITL cannot be judged.
+    """
+    return int(np.count_nonzero((rows.outcome == SERVED) & (rows.ttft_ns < 0)))
 
 
 def exposure_ns(trace: RequestTrace, e2e_ns: NDArray[np.int64], schedule: Schedule) -> NDArray[np.int64]:

@@ -5,22 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 from aiohttp import web
-from sse_bodies import BODIES
+from sse_bodies import BODIES, pieces
 
-from adapters.sidecars.openai import Target
+from adapters.sidecars.openai import Target, until
 from protocol.workload.trace import NS_PER_S, RequestTrace
 
 #: What a prompt that begins with this token id asks for.  BODY: the second token is the number of a body of
 #: `sse_bodies`, the third the size of the pieces that it comes in.
 (
-    GOOD, REFUSE, HANG, CUT, ERROR, SEVERAL, SPLIT, SLOW, BUSY, BROKEN, HANG_UP, SILENT, DRIP, BIG, PAGE, LINGER, BODY
-) = range(17)  # fmt: skip
-_STATUS = {REFUSE: 429, BUSY: 503, BROKEN: 500}
+    GOOD, REFUSE, HANG, CUT, ERROR, SEVERAL, SPLIT, SLOW, BUSY, BROKEN, HANG_UP, SILENT, DRIP, BIG, PAGE, LINGER, BODY,
+    AT_ONCE, MOVED, AWAY, ROUND, FEWER, WRONG, TALKATIVE,
+) = range(24)  # fmt: skip
+_STATUS = {REFUSE: 429, BUSY: 503, BROKEN: 500, TALKATIVE: 500}
+#: Time from one event of a body to the next.
+DISTANCE_NS = 20_000_000
+#: How long a redirect takes.
+MOVING_S = 0.1
 
 
 class FaultServer:
@@ -40,6 +47,10 @@ class FaultServer:
         self.dead: Callable[[], bool] = lambda: False
         #: While this says so, the metrics page fails.
         self.blind: Callable[[], bool] = lambda: False
+        #: What it says, with status 400, of a request that it does not take; None of one that it takes.
+        self.objects: Callable[[dict], object] = lambda asked: None
+        #: When each event of a body, by the body's number and the size of its pieces, was complete.
+        self.complete_ns: dict[tuple[int, int], list[int]] = {}
         #: Seconds by which every answer is late.
         self.delay_s: Callable[[], float] = lambda: 0.0
 
@@ -69,11 +80,20 @@ class FaultServer:
         self.headers.append(request.headers.get("Authorization"))
         assert request.transport is not None
         self.peers.add(request.transport.get_extra_info("peername"))
-        how, tokens = asked["prompt"][0], asked["max_tokens"]
+        how, tokens = asked["prompt"][0], asked.get("max_tokens", asked.get("max_completion_tokens"))
         if self.refusing():
             return web.Response(status=429, text="busy")
+        if (wrong := self.objects(asked)) is not None:
+            return web.json_response(wrong, status=400)
         if how in _STATUS:
-            return web.Response(status=_STATUS[how], text="no")
+            return web.Response(status=_STATUS[how], text="no" * 5000 if how == TALKATIVE else "")
+        if how == WRONG:
+            return web.json_response({"error": {"message": f"max_tokens {tokens}\n is too large \x1b[2J"}}, status=400)
+        if how in (MOVED, ROUND) and (how == ROUND or request.path.startswith("/v1")):
+            await asyncio.sleep(MOVING_S if how == MOVED else 0)
+            return web.Response(status=307 if how == ROUND else 302, headers={"Location": "/moved/v1/completions"})
+        if how == AWAY:
+            return web.Response(status=308, headers={"Location": "http://user:key@elsewhere.test:8000/v1/x?key=1"})
         if how == HANG_UP:
             request.transport.close()
         if how == PAGE:
@@ -84,9 +104,7 @@ class FaultServer:
         self.open += 1
         try:
             if how == BODY:
-                body, size = list(BODIES.values())[asked["prompt"][1]][0], asked["prompt"][2]
-                for begin in range(0, len(body), size):
-                    await response.write(body[begin : begin + size])
+                await self._body(response, *asked["prompt"][1:3])
             else:
                 await self._stream(response, how, tokens)
         finally:
@@ -101,6 +119,18 @@ class FaultServer:
         said = {"/version": {"version": "1.2"}, "/v1/models": {"data": [{"id": "m", "owned_by": "mock"}]}}
         return web.json_response(said[request.path])
 
+    async def _body(self, response: web.StreamResponse, number: int, size: int) -> None:
+        """Events that are complete at equal distances; all but the last piece of each comes before."""
+        began_ns, complete_ns = time.monotonic_ns(), self.complete_ns.setdefault((number, size), [])
+        complete_ns.clear()
+        for k, event in enumerate(list(BODIES.values())[number].events, 1):
+            *early, last = pieces(event, size)
+            for piece in early:
+                await response.write(piece)
+            await until(began_ns + k * DISTANCE_NS)
+            complete_ns.append(time.monotonic_ns())
+            await response.write(last)
+
     async def _stream(self, response: web.StreamResponse, how: int, tokens: int) -> None:
         async def say(value: object) -> None:
             body = f"data: {value if isinstance(value, str) else json.dumps(value)}\n\n".encode()
@@ -113,7 +143,12 @@ class FaultServer:
             await say({"error": {"message": "engine dead", "code": 500}})
             await say("[DONE]")
             return
-        each = 4 if how == SEVERAL else 1
+        if how == AT_ONCE:
+            await asyncio.sleep(0.05)
+            said = json.dumps({"choices": [{"index": 0, "text": "x"}]})
+            await response.write(f"data: {said}\n\n".encode() * tokens + b"data: [DONE]\n\n")
+            return
+        each, tokens = 4 if how == SEVERAL else 1, tokens // 2 if how == FEWER else tokens
         text = "y" * 200_000 if how == BIG else "x " * each
         for _ in range(tokens // each):
             await say({"choices": [{"index": 0, "text": text}]})
@@ -129,6 +164,7 @@ class FaultServer:
             await asyncio.sleep(30)
 
 
+@dataclass(frozen=True)
 class Told(Target):
     """Prompts whose first tokens tell the server what to do with each request."""
 
@@ -142,14 +178,12 @@ class Told(Target):
 
 
 def told(url: str, *hows: int | tuple[int, ...]) -> Told:
-    target = Told(url, "m")
-    object.__setattr__(target, "hows", tuple(how if isinstance(how, tuple) else (how,) for how in hows))
-    return target
+    return Told(url, "m", hows=tuple(how if isinstance(how, tuple) else (how,) for how in hows))
 
 
-def evenly(n: int, gap_s: float) -> RequestTrace:
+def evenly(n: int, gap_s: float, output: int = 8) -> RequestTrace:
     """Requests of 8 prompt and 8 output tokens, `gap_s` apart."""
-    return RequestTrace(np.arange(n) * int(gap_s * NS_PER_S), np.full(n, 8), np.full(n, 8))
+    return RequestTrace(np.arange(n) * int(gap_s * NS_PER_S), np.full(n, 8), np.full(n, output))
 
 
 class Good(Target):
@@ -168,7 +202,8 @@ def serving(late_s: float = 0.0) -> Iterator[FaultServer]:
 
     async def start() -> web.AppRunner:
         app = web.Application()
-        app.router.add_post("/v1/completions", server.complete)
+        for path in ("/v1/completions", "/moved/v1/completions"):
+            app.router.add_post(path, server.complete)
         app.router.add_get("/metrics", server.metrics)
         app.router.add_get("/v1/models", server.about)
         app.router.add_get("/version", server.about)

@@ -171,7 +171,7 @@ def test_a_server_that_serves_nothing_is_refused_before_anything_is_replayed(
     said: Said, server: FaultServer, tiny: Path, tmp_path: Path
 ) -> None:
     server.refusing = lambda: True
-    with pytest.raises(ProtocolError, match=r"served none of 4 first requests \(HTTP 429 \(4\)\)"):
+    with pytest.raises(ProtocolError, match=r"served none of 4 first requests \(HTTP 429: busy \(4\)\)"):
         said(*asked(server, tiny, tmp_path / "out"))
 
 
