@@ -43,12 +43,13 @@ def assess(head: Head, evidence: Sequence[Evidence]) -> Certificate:
     """
     judged: list[_Judged] = []
     regimes = []
+    n_claims = sum(len(regime.slos) for regime in head.regimes)
     for regime in head.regimes:
         spec = head.spec(regime)
         mine = sorted((e for e in evidence if e.regime == regime.name), key=lambda e: e.seed)
         _check_seeds(mine, spec)
         regimes.append({**plain(regime), "seeds": [_seed_summary(e, spec) for e in mine]})
-        judged += _claims(mine, spec, head.settings.bounded)
+        judged += _claims(mine, spec, head.settings.bounded, n_claims)
     adjusted = holm([j.measured.p for j in judged], head.settings.alpha).adjusted
     claims = [_claim(j, p_holm) for j, p_holm in zip(judged, adjusted, strict=True)]
     verdict = _overall(claims)
@@ -69,13 +70,13 @@ def assess(head: Head, evidence: Sequence[Evidence]) -> Certificate:
     )
 
 
-def _claims(evidence: Sequence[Evidence], spec: Spec, bounded: bool) -> list[_Judged]:
+def _claims(evidence: Sequence[Evidence], spec: Spec, bounded: bool, n_claims: int) -> list[_Judged]:
     integrity, transfer = integrity_gate(evidence, spec), transfer_gate(evidence, spec)
     progress = progress_gate(evidence, spec)
     found = []
     for index, slo in enumerate(spec.slos):
         gates = (integrity, transfer, load_match_gate(evidence, spec, slo, index), progress)
-        found.append(_Judged(str(slo), spec, gates, measure(evidence, spec, index, bounded)))
+        found.append(_Judged(str(slo), spec, gates, measure(evidence, spec, index, bounded, n_claims)))
     return found
 
 

@@ -26,6 +26,7 @@ from protocol.gates.spec import Spec
 from protocol.gates.units import compared
 from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM, Replay
 from protocol.stats.gains import MIN_DRAWS, Gain, Gains, Standing, judge_gains
+from protocol.stats.power import detectable_gain, seen_spread
 from protocol.stats.result import Interval
 from protocol.stats.sequential import SequentialOutcome, joint_test
 from protocol.workload.slo import Slo
@@ -191,8 +192,13 @@ class Measured:
         }
 
 
-def measure(evidence: Sequence[Evidence], spec: Spec, index: int, bounded: bool = False) -> Measured:
-    """The envelope of one regime for its SLO number `index`; never raises on missing arms, they are undecidable."""
+def measure(
+    evidence: Sequence[Evidence], spec: Spec, index: int, bounded: bool = False, claims: int | None = None
+) -> Measured:
+    """The envelope of one regime for its SLO number `index`; never raises on missing arms, they are undecidable.
+
+    claims : of the whole certificate, at whose first step of Holm a gain is said to be detectable; None: not asked.
+    """
     kept = tuple(compared(evidence, spec))
     slo = spec.slos[index]
     bare = Measured(spec, slo, index, kept, _nothing(spec), None, None, None, None, None)
@@ -222,7 +228,23 @@ def measure(evidence: Sequence[Evidence], spec: Spec, index: int, bounded: bool 
         reason = reason or sequential.reason
     known = [p for p in ps if p is not None]
     p = max(known) if len(known) == len(ps) else None
-    return Measured(spec, slo, index, kept, gains, exchanged, sequential, p, reason, None)
+    detectable = None if claims is None else _detectable(spec, index, policy, draws, exchanged, gains, bounded, claims)
+    return Measured(spec, slo, index, kept, gains, exchanged, sequential, p, reason, detectable)
+
+
+def _detectable(
+    spec: Spec, index: int, policy: list[float], draws: list[NDArray[np.float64]],
+    exchanged: NDArray[np.float64] | None, gains: Gains, bounded: bool, claims: int,
+) -> float | None:  # fmt: skip
+    """The gain that a run like this one would have found 9 times in 10, by simulation with the spreads seen."""
+    spread = seen_spread(policy, draws, exchanged) if gains.pvalue is not None else None
+    if spread is None:
+        return None
+    lowest = gains.bounded.lowest if bounded and gains.bounded is not None else None
+    return detectable_gain(
+        spread, gains.n_seeds, gains.n_draws, stream(spec, "detectable", index), alpha=spec.alpha, claims=claims,
+        delta=spec.min_effect_pp, lowest=lowest,
+    )  # fmt: skip
 
 
 def _nothing(spec: Spec) -> Gains:
