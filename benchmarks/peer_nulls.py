@@ -22,13 +22,15 @@ from adapters.sidecars.simulated import SidecarModel, SimulatedSidecar
 from adapters.traces.generators import workload
 from baselines.peers import AllIslands, Pairs, QuietPairs, RandomPairs
 from protocol import seeds
-from protocol.evidence.store import CROSSED, NO_SYNC, POLICY, UNIFORM, SeedEvidence
+from protocol.evidence.model import CROSSED, Evidence
 from protocol.gates.envelope import envelope_gate, measure
+from protocol.gates.spec import Spec
 from protocol.merging.peers import controls as peer_controls
 from protocol.merging.peers.schedules import PeerSchedule
 from protocol.merging.schedule import Schedule
 from protocol.placement.peer_rollout import peer_rollout
 from protocol.regimes.regime import Regime
+from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM
 from protocol.replay.sidecar import ServingState
 from protocol.scheduler import Decision, Observation
 from protocol.selftest.families import tally
@@ -155,17 +157,17 @@ def certification(family: str, root: int, number: int) -> dict[str, bool]:
             UNIFORM: peers.stored(drawn, price(drawn)),
             CROSSED: peers.stored(made, everywhere),
         }
-        nothing = np.empty(0, np.int64)
-        evidence.append(
-            SeedEvidence(
-                "peer-null", s, trace.digest, len(trace), 0, 0, 0, None, None, (), nothing, nothing > 0, {}, placed
-            )
-        )
-    measured = measure(evidence, 0, peers.corridor, peers.n, seeds.words(root, "peer-null", family, number)[0], ALPHA)
-    tests, aware = measured.tests, measured.independence
-    ps = (tests.stratified.pvalue, tests.sign_flip.pvalue, aware.pvalue)
-    passed = [p is not None and p <= ALPHA for p in ps]
-    certified = envelope_gate(measured, measured.p, ALPHA, 0.0).status == "passed"
+        evidence.append(Evidence(REGIME.name, s, trace.digest, len(trace), 0, 0, 0, None, None, (), placed=placed))
+    own_root = seeds.words(root, "peer-null", family, number)[0]
+    spec = Spec(
+        REGIME.name, "simulated", "scheduler", peers.corridor, peers, peers.n, (slo,), SEEDS, DRAWS, 1, False, 1,
+        own_root, ALPHA, 0.0,
+    )  # fmt: skip
+    measured = measure(evidence, spec, 0)
+    ps = {t.name: t.outcome.pvalue for t in measured.gains.tests}
+    names = ("stratified randomisation", "paired sign flip", "exchange between traces")
+    passed = [p is not None and p <= ALPHA for p in map(ps.get, names)]
+    certified = envelope_gate(measured, measured.p).status == "passed"
     return dict(zip(TESTS, (*passed, certified), strict=True))
 
 

@@ -22,7 +22,8 @@ from adapters.schedulers import open_scheduler
 from adapters.sidecars.simulated import SimulatedSidecar
 from adapters.traces.worlds import GeneratedWorlds
 from protocol import seeds
-from protocol.campaign import arms as campaign
+from protocol.campaign.arms import run_seed
+from protocol.campaign.plan import Plan
 from protocol.cli.settings import setting_of
 from protocol.placement.rollout import rollout
 from protocol.regimes.regime import Regime
@@ -100,9 +101,9 @@ def main() -> None:
             return time.perf_counter() - begin
 
         def certified(open_contender: Callable[[], Any]) -> float:
-            plan = campaign.Plan(open_contender, "quiet", 1, draws=999)
+            plan = Plan(open_contender, "quiet", 1, draws=999)
             begin = time.perf_counter()
-            campaign.run_seed(plan, setting, 0)
+            run_seed(plan, setting, 0)
             return time.perf_counter() - begin
 
         def isolated_source() -> Any:

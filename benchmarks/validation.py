@@ -154,11 +154,13 @@ def main() -> None:
             trace = trace_of(case, options.horizon_s, calibration["plan"])
             starts = (np.array(case.start_s) * NS_PER_S).astype(np.int64)
             done = server.replay(trace, Schedule.all_islands(starts, seconds_to_ns(calibration["merge_s"])))
+            begin_ns = np.maximum(done.ran_ns[:, 0], 0)
+            merges = Schedule(begin_ns, (done.ran_ns[:, 1] - begin_ns)[:, None])
             if done.invalid:
                 print(f"{label}: {done.invalid}; made again later")
                 continue
             kind = ON_OFF if case.start_s else IDLE
-            kept[label] = Observed(label, kind, case.load, case.rate_per_s, done.run.measurements, done.merges)
+            kept[label] = Observed(label, kind, case.load, case.rate_per_s, done.rows, merges)
             calibrations.write(options.out, {}, list(kept.values()))
             made += 1
             print(f"{len(kept)} of {len(work)}: {label}", flush=True)

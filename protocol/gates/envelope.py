@@ -71,14 +71,14 @@ class Measured:
     # What the replays cost ---------------------------------------------------------------------------------------
 
     def idle(self, e: Evidence, r: Replay | None = None) -> float:
-        """Violations without merges beside a replay.
+        """Violations without merges beside a replay; NaN where they are missing.
 
         A live block runs in a fixed order, so its baseline is read off at the replay's own place between the nearest
         replays without merges: a steady drift cancels, and in the balanced order it is the mean of the two neighbours.
         Elsewhere the order is random and the mean of all of them serves.
         """
         if not self.spec.on_server:
-            return float(e.priced(NO_SYNC, self.index)[0])
+            return _first(e.priced(NO_SYNC, self.index))
         idle = sorted((i.position, float(i.rows.violates(self.slo).sum())) for i in e.replays(NO_SYNC))
         if self.spec.back_end == "live" and r is not None:
             return float(np.interp(r.position, [place for place, _ in idle], [count for _, count in idle]))
@@ -269,10 +269,10 @@ def _exchanged(measured: Measured) -> NDArray[np.float64]:
     columns = [e.seed for e in measured.evidence]
     cost = np.full((size, size), np.nan)
     for row, e in enumerate(measured.evidence):
-        placed = e.placed.get(CROSSED)
-        if placed is not None and len(placed) >= every:
+        placed, excess = e.placed.get(CROSSED), measured.priced_excess(e, CROSSED)
+        if placed is not None and len(excess) >= every:
             merges = np.where(placed.lengths > 0, placed.lengths, np.nan)
-            cost[row] = (measured.priced_excess(e, CROSSED) / merges * placed.lengths[e.seed])[columns]
+            cost[row] = (excess / merges * placed.lengths[e.seed])[columns]
     return cost
 
 

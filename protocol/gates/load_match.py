@@ -76,7 +76,7 @@ def _counted(evidence: Sequence[Evidence], slo: Slo, index: int) -> Check:
     """The prices that the envelope compares are those of the stored requests, where both are there."""
     for e in evidence:
         for arm, r in e.simulated.items():
-            counted, found = e.priced(arm, index).tolist(), int(r.rows.violates(slo).sum())
+            counted, found = e.priced(arm, index).astype(int).tolist(), int(r.rows.violates(slo).sum())
             if counted != [found]:
                 reason = f"seed {e.seed}, arm {arm}: {counted} violations of {slo} counted, {found} in its requests"
                 return Check("counted rows", "failed", reason)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from protocol.campaign.session import SessionPlan, run_session
+from protocol.evidence.live import ARMS, CONTROL, POLICY, Decision, Served
 from strategies import LEARNER, FunctionSource
 
 from protocol import seeds
-from protocol.campaign.session import SessionPlan, run_session
 from protocol.errors import BadInput, SchedulerError
-from protocol.evidence.live import ARMS, CONTROL, POLICY, Decision, Served
 from protocol.merging.corridor import Corridor
 from protocol.placement.rollout import ControlLoop, ask
 from protocol.replay.measurements import FAILED, SERVED, Measurements

@@ -23,31 +23,33 @@ from strategies import (
     write_folder,
 )
 
-from protocol.campaign import arms as campaign
+from protocol.campaign import run as campaign
 from protocol.certificate.assess import TIERS, assess, head_of
 from protocol.certificate.verify import verify
 from protocol.errors import BadInput
 from protocol.evidence import store as evidence
-from protocol.evidence.store import NO_SYNC, POLICY, UNIFORM, Placements, SeedEvidence
+from protocol.evidence.model import Evidence
 from protocol.files import canonical_json
 from protocol.merging.corridor import Corridor
+from protocol.merging.placements import Placements
 from protocol.merging.schedule import Schedule
+from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM
 from protocol.workload.trace import RequestTrace
 
 SOURCE = FunctionSource(quiet)
 
 
-def judged(found: list[SeedEvidence], head: dict[str, Any] | None = None) -> dict[str, Any]:
+def judged(found: list[Evidence], head: dict[str, Any] | None = None) -> dict[str, Any]:
     certificate = assess(head or head_for(SOURCE, [setting()]), found)
     canonical_json(certificate)
     return certificate
 
 
-def renamed(found: tuple[SeedEvidence, ...], regime: str) -> list[SeedEvidence]:
+def renamed(found: tuple[Evidence, ...], regime: str) -> list[Evidence]:
     return [changed(e, regime=regime) for e in found]
 
 
-def two_regimes(one: Any = quiet, other: Any = coin) -> tuple[dict[str, Any], list[SeedEvidence]]:
+def two_regimes(one: Any = quiet, other: Any = coin) -> tuple[dict[str, Any], list[Evidence]]:
     head = head_for(SOURCE, [setting("good"), setting("bad")])
     return head, renamed(ran(one), "good") + renamed(ran(other), "bad")
 
@@ -275,7 +277,7 @@ def test_missing_seeds_and_arms_are_refused() -> None:
         judged([*found[:3], changed(e, placed={**e.placed, UNIFORM: wide}), *found[4:]])
 
 
-def fewer_draws(e: SeedEvidence, n: int) -> SeedEvidence:
+def fewer_draws(e: Evidence, n: int) -> Evidence:
     p = e.placed[UNIFORM]
     cut = Placements(p.lengths[:n], p.gaps[: int(p.lengths[:n].sum())], p.violations[:n])
     return changed(e, placed={**e.placed, UNIFORM: cut})

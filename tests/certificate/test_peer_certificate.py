@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,55 +12,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from strategies import FunctionSource, PlanSource, ToyWorlds, changed, head_for, plan_of, ran, setting, write_folder
-from strategies import quiet as quiet_fleet
-from test_peers import at, peers
+from strategies import FunctionSource, PlanSource, changed, plan_of, ran, write_folder
+from test_peers import at
 
 from protocol import files
-from protocol.campaign import arms as campaign
+from protocol.campaign import run as campaign
 from protocol.certificate.assess import assess
 from protocol.certificate.compare import paired
 from protocol.certificate.verify import CERTIFICATE, RAW, verify
 from protocol.errors import BadInput
 from protocol.evidence import store as evidence
-from protocol.evidence.store import CROSSED, NO_SYNC, PARTNERS, POLICY, TIMING, UNIFORM, SeedEvidence
+from protocol.evidence.model import CROSSED, PARTNERS, TIMING, Evidence
 from protocol.gates.integrity import integrity_gate
 from protocol.gates.peers import peer_progress_gate
 from protocol.merging.schedule import Schedule
+from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM
 from protocol.scheduler import Decision, Observation
-
-P = peers(horizon_s=120)
-
-
-def peer_setting(**changes: Any) -> campaign.Setting:
-    return setting(corridor=P.corridor, worlds=ToyWorlds(4), peers=P, **changes)
-
-
-def pairs_of(obs: Observation, key: Any) -> Decision:
-    ready = sorted((i for i, o in enumerate(obs.islands) if o.steps_since_merge >= obs.h_min), key=key)
-    return Decision(True, tuple(zip(ready[::2], ready[1::2], strict=True)))
-
-
-def quiet(obs: Observation, rng: np.random.Generator) -> Decision:
-    """Pairs when the fleet is quiet."""
-    return pairs_of(obs, lambda i: (obs.islands[i].in_flight, i)) if quiet_fleet(obs, rng) else Decision(False)
-
-
-def coin(obs: Observation, rng: np.random.Generator) -> Decision:
-    return pairs_of(obs, lambda i: i) if rng.random() < 0.2 else Decision(False)
-
-
-@cache
-def evidence_of(function: Any) -> tuple[SeedEvidence, ...]:
-    return tuple(campaign.run(plan_of(FunctionSource(function)), [peer_setting()], jobs=1))
-
-
-def head_of(function: Any, name: str = "toy-scheduler") -> dict[str, Any]:
-    head: dict[str, Any] = head_for(FunctionSource(function, name), [peer_setting()])
-    table = {"payload_bytes": 100, "bandwidth": [50.0], "latency_s": 0.0, "exchange": "all-reduce", "graph": [],
-             "bursts": "common"}  # fmt: skip
-    head["regimes"] = [{**head["regimes"][0], "islands": 4, "peer": table}]
-    return head
 
 
 def certificate_of(function: Any, name: str = "toy-scheduler") -> dict[str, Any]:
@@ -118,7 +84,7 @@ def test_a_scheduler_that_looks_ahead_at_partners_is_caught() -> None:
     assert gate.status == "failed" and "participants of merge" in gate.reason
 
 
-def tampered(arm: str, schedules: Any) -> list[SeedEvidence]:
+def tampered(arm: str, schedules: Any) -> list[Evidence]:
     first, *rest = evidence_of(quiet)
     n = len(first.placed[arm])
     stored = P.stored(schedules, first.placed[arm].violations[: len(schedules)])

@@ -15,8 +15,10 @@ from strategies import changed, measurements, ran
 
 from protocol.errors import BadInput
 from protocol.evidence import store as raw
-from protocol.evidence.store import NO_SYNC, POLICY, UNIFORM, Placements, Probe, SeedEvidence
+from protocol.evidence.model import Evidence, Probe
+from protocol.merging.placements import Placements
 from protocol.replay.measurements import Measurements
+from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM
 
 TEXT = st.text(max_size=8)
 
@@ -30,11 +32,11 @@ def placements(draw: st.DrawFn, n_slos: int) -> Placements:
 
 
 @st.composite
-def one_seed(draw: st.DrawFn, regime: str, seed: int) -> SeedEvidence:
+def one_seed(draw: st.DrawFn, regime: str, seed: int) -> Evidence:
     n = draw(st.integers(0, 5))
     n_slos = draw(st.integers(1, 2))
     probe = st.builds(Probe, TEXT, st.none() | st.integers(0, 2**62), st.none() | TEXT)
-    return SeedEvidence(
+    return Evidence(
         regime=regime,
         seed=seed,
         trace_digest=draw(TEXT),
@@ -53,13 +55,13 @@ def one_seed(draw: st.DrawFn, regime: str, seed: int) -> SeedEvidence:
 
 
 @st.composite
-def campaigns(draw: st.DrawFn) -> list[SeedEvidence]:
+def campaigns(draw: st.DrawFn) -> list[Evidence]:
     names = draw(st.lists(TEXT.filter(len), min_size=1, max_size=2, unique=True))
     return [draw(one_seed(name, seed)) for name in names for seed in range(draw(st.integers(1, 2)))]
 
 
-def same(a: SeedEvidence, b: SeedEvidence) -> bool:
-    for field in fields(SeedEvidence):
+def same(a: Evidence, b: Evidence) -> bool:
+    for field in fields(Evidence):
         one, other = getattr(a, field.name), getattr(b, field.name)
         if field.name in ("requests", "placed"):
             if one.keys() != other.keys():
@@ -82,7 +84,7 @@ def same(a: SeedEvidence, b: SeedEvidence) -> bool:
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None)
 @given(campaigns())
-def test_round_trip(tmp_path_factory: pytest.TempPathFactory, found: list[SeedEvidence]) -> None:
+def test_round_trip(tmp_path_factory: pytest.TempPathFactory, found: list[Evidence]) -> None:
     one, other = tmp_path_factory.mktemp("a"), tmp_path_factory.mktemp("b")
     names = raw.write(found, one)
     back = raw.read(one)

@@ -14,7 +14,7 @@ import pytest
 from strategies import FunctionSource, head_for, plan_of, quiet, ran, setting
 
 from protocol import files
-from protocol.campaign import arms as campaign
+from protocol.campaign import run as campaign
 from protocol.certificate.assess import assess
 from protocol.errors import BadInput, ProtocolError
 from protocol.evidence.partial import PLAN, Partial, locked

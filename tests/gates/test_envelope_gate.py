@@ -3,42 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import CORRIDOR, busy, changed, coin, quiet, ran
+from strategies import busy, changed, coin, quiet, ran, spec_for
 
-from protocol.evidence.store import (
-    CROSSED,
-    NO_SYNC,
-    OPTIMUM,
-    PERMUTED,
-    POLICY,
-    SHIFTED,
-    UNIFORM,
-    Placements,
-    SeedEvidence,
-)
+from protocol.evidence.model import CROSSED, OPTIMUM, PERMUTED, PESSIMUM, SHIFTED, Evidence
 from protocol.files import canonical_json
-from protocol.gates.envelope import Measured, envelope_gate, measure
-from protocol.gates.result import GateResult
+from protocol.gates.envelope import Measured, controls, envelope_gate, measure, standing
+from protocol.gates.result import Check, GateResult
+from protocol.merging.placements import Placements
+from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM
+from protocol.stats.gains import Standing
 
 
-def measured(found: list[SeedEvidence], alpha: float = 0.05) -> Measured:
-    return measure(found, 0, CORRIDOR, islands=1, root_seed=7, alpha=alpha)
+def measured(found: list[Evidence], **changes: Any) -> Measured:
+    return measure(found, spec_for(found, **changes), 0)
 
 
-def gated(found: list[SeedEvidence], alpha: float = 0.05, min_effect_pp: float = 0.0) -> GateResult:
-    m = measured(found, alpha)
+def gated(found: list[Evidence], **changes: Any) -> GateResult:
+    m = measured(found, **changes)
     canonical_json(m.to_json(m.p))  # whatever happens, it can be written
-    gate = envelope_gate(m, m.p, alpha, min_effect_pp)
+    gate = envelope_gate(m, m.p)
     canonical_json([vars(check) for check in gate.checks])
     return gate
 
 
-def costing(e: SeedEvidence, **violations: object) -> SeedEvidence:
+def p_of(m: Measured, name: str) -> float | None:
+    return next(t.outcome.pvalue for t in m.gains.tests if t.name == name)
+
+
+def placement(gate: GateResult) -> Check:
+    assert gate.checks[0].name == "placement"
+    return gate.checks[0]
+
+
+def costing(e: Evidence, **violations: object) -> Evidence:
     """The same placements at other prices; one number stands for all rows."""
     placed = dict(e.placed)
     for arm, values in violations.items():
@@ -48,12 +51,12 @@ def costing(e: SeedEvidence, **violations: object) -> SeedEvidence:
     return changed(e, placed=placed)
 
 
-def priced(price: Callable[[SeedEvidence, str, np.random.Generator], object]) -> list[SeedEvidence]:
+def priced(price: Callable[[Evidence, str, np.random.Generator], object]) -> list[Evidence]:
     """The quiet scheduler's run with the violations of every arm replaced by `price(seed, arm, rng)`."""
     found = []
     for e in ran():
         rng = np.random.default_rng(e.seed)
-        arms = (POLICY, NO_SYNC, UNIFORM, PERMUTED, SHIFTED, OPTIMUM, CROSSED)
+        arms = (POLICY, NO_SYNC, UNIFORM, PERMUTED, SHIFTED, OPTIMUM, PESSIMUM, CROSSED)
         placed = dict(e.placed)
         for arm in arms:
             p = placed[arm]
@@ -85,27 +88,46 @@ def test_figures_by_hand() -> None:
     excess = [int(e.placed[POLICY].violations[0, 0] - e.placed[NO_SYNC].violations[0, 0]) for e in ran()]
     merges = [len(e.placed[POLICY].gaps) for e in ran()]
     assert out["policy_violations_per_merge"] == pytest.approx(sum(excess) / sum(merges))
-    assert out["p"] == max(out["p_stratified"], out["p_sign_flip"], out["p_crossed"])
+    ps = {t["name"]: t["p"] for t in out["tests"]}
+    assert list(ps) == ["stratified randomisation", "paired sign flip", "exchange between traces"]
+    assert out["p"] == max(ps.values()) == ps[out["decided_by"]]
     assert out["optimum_gain_pp"] > out["gain_pp"] > 0
     assert out["gain_captured"] == pytest.approx(out["gain_pp"] / out["optimum_gain_pp"])
     idle_rate = [100 * e.placed[NO_SYNC].violations[0, 0] / e.n_requests for e in ran()]
     assert out["no_sync_violation_pct"] == pytest.approx(np.mean(idle_rate))
 
 
-def test_crossed_costs_by_hand() -> None:
-    """Own schedules per merge against all ways to deal them out."""
-    cost = np.array(
+def exchanged_by_hand() -> np.ndarray:
+    """[s, t]: pp of excess on trace s of the schedule made on trace t, per merge of that, for the merges made on s."""
+    return np.array(
         [
-            [(v - e.placed[NO_SYNC].violations[0, 0]) / k / e.n_requests for v, k in
+            [100 * (v - e.placed[NO_SYNC].violations[0, 0]) / k * len(e.placed[POLICY].gaps) / e.n_requests for v, k in
              zip(e.placed[CROSSED].violations[:, 0], e.placed[CROSSED].lengths, strict=True)]
             for e in ran()
         ]
     )  # fmt: skip
+
+
+def test_crossed_costs_by_hand() -> None:
+    """Own schedules, at the policy's own number of merges, against all ways to deal them out."""
+    cost = exchanged_by_hand()
     rng = np.random.default_rng(1)
     dealt = np.array([cost[np.arange(10), rng.permutation(10)].sum() for _ in range(4000)])
     p = float((dealt <= np.trace(cost) + 1e-12).mean())
-    found = measured(list(ran())).independence.pvalue
+    found = p_of(measured(list(ran())), "exchange between traces")
     assert found is not None and found == pytest.approx(p, abs=0.01)
+
+
+def test_the_gain_from_following_the_load_by_hand() -> None:
+    cost = exchanged_by_hand()
+    others = (cost.sum(axis=1) - np.diagonal(cost)) / 9
+    out = measured(list(ran())).to_json(0.01)
+    assert out["load_gain_pp"] == pytest.approx((others - np.diagonal(cost)).mean())
+    low, high = out["load_interval_pp"]
+    assert low < out["load_gain_pp"] < high and low <= out["load_lower_bound_pp"] and not out["load_gain_simulated"]
+    # What a schedule gains anywhere is a clock's: the rest follows the load.
+    placebo = next(c for c in out["controls"] if c["name"] == "placebo")
+    assert out["gain_pp"] - out["load_gain_pp"] == pytest.approx(placebo["gain_pp"])
 
 
 def test_the_diagonal_of_the_exchange_is_the_policy() -> None:
@@ -116,50 +138,92 @@ def test_the_diagonal_of_the_exchange_is_the_policy() -> None:
 
 def test_it_passes_who_looks_and_fails_who_does_not() -> None:
     gate = gated(list(ran(quiet)))
-    assert gate.status == "passed" and [c.name for c in gate.checks] == ["placement", "effect", "load-aware"]
+    assert gate.status == "passed" and [c.name for c in gate.checks] == ["placement", "load-aware"]
     assert gated(list(ran(coin))).status == gated(list(ran(busy))).status == "failed"
-    controls = {c["name"]: c for c in measured(list(ran(quiet))).controls}
-    assert list(controls) == [UNIFORM, PERMUTED, SHIFTED, "unrelated-trace", "placebo"]
-    assert [name for name, c in controls.items() if c["gates"]] == [UNIFORM, "unrelated-trace"]
-    assert controls[UNIFORM]["says"] == "better than chance"
-    assert controls["unrelated-trace"]["says"] == "the schedules follow the load"
+    found = {c["name"]: c for c in controls(measured(list(ran(quiet))))}
+    assert list(found) == [UNIFORM, PERMUTED, SHIFTED, "unrelated-trace", "placebo"]
+    assert [name for name, c in found.items() if c["gates"]] == [UNIFORM, "unrelated-trace"]
+    assert found[UNIFORM]["says"] == "better than chance"
+    assert found["unrelated-trace"]["says"] == "the schedules follow the load"
 
 
 def test_a_minimum_effect_must_be_exceeded() -> None:
-    bound = measured(list(ran())).tests.lower_bound
-    assert bound is not None and bound > 1
-    assert gated(list(ran()), min_effect_pp=bound - 0.01).status == "passed"
-    for effect in (bound, bound + 0.01, 1000.0):
-        gate = gated(list(ran()), min_effect_pp=effect)
-        assert gate.status == "failed" and gate.reason.startswith("lower bound of the gain")
+    """By both gains: p of every test at that effect, which is what its lower bound exceeds or not."""
+    gains = measured(list(ran())).gains
+    assert gains.chance is not None and gains.load is not None
+    bound = min(gains.chance.lower_bound, gains.load.lower_bound)
+    assert bound > 1
+    assert gated(list(ran()), min_effect_pp=bound - 0.1).status == "passed"
+    for effect in (bound + 0.1, 1000.0):
+        m = measured(list(ran()), min_effect_pp=effect)
+        gate = envelope_gate(m, m.p)
+        assert gate.status == "failed" and standing(m, m.p) == Standing.BELOW_MINIMUM
+        assert f"{Standing.BELOW_MINIMUM}; Holm p = " in gate.reason
+        assert f"at a minimum effect of {effect:g} pp" in gate.reason
+        assert m.p is not None and m.p > 0.05 and all(t.at_zero <= 0.05 for t in m.gains.tests)
 
 
 def test_a_gain_from_the_gaps_alone_fails_with_its_reason() -> None:
     """Cheaper than every draw, but equally cheap on every trace."""
 
-    def price(e: SeedEvidence, arm: str, rng: np.random.Generator) -> object:
+    def price(e: Evidence, arm: str, rng: np.random.Generator) -> object:
         if arm == UNIFORM:
             return rng.integers(120, 200, 19)
         # Per merge the same everywhere: 4 violations a merge above 20.
         return 20 + 4 * e.placed[arm].lengths if arm in (POLICY, CROSSED) else 20
 
-    gate = gated(priced(price))
-    assert gate.status == "failed" and "not from looking at the load" in gate.reason
-    assert gate.checks[2].name == "load-aware" and gate.checks[2].status == "failed"
+    m = measured(priced(price))
+    gate = envelope_gate(m, m.p)
+    assert gate.status == "failed" and standing(m, m.p) == Standing.NOT_LOAD
+    assert str(Standing.NOT_LOAD) in gate.reason and "decided by the exchange between traces" in gate.reason
+    assert gate.checks[1].name == "load-aware" and gate.checks[1].status == "failed"
+    out = m.to_json(m.p)
+    assert out["gain_pp"] > 1 and out["load_gain_pp"] == pytest.approx(0.0, abs=1e-9)
 
 
 def test_holm_decides_not_the_raw_p() -> None:
     m = measured(list(ran()))
-    assert envelope_gate(m, 0.05, 0.05, 0.0).checks[0].status == "passed"
-    gate = envelope_gate(m, 0.0500001, 0.05, 0.0)
-    assert gate.checks[0].status == "failed" and "Holm p = 0.05" in gate.reason
-    assert envelope_gate(m, None, 0.05, 0.0).status == "undecidable"
+    assert placement(envelope_gate(m, 0.05)).status == "passed"
+    gate = envelope_gate(m, 0.0500001)
+    assert placement(gate).status == "failed" and "Holm p = 0.05" in gate.reason
+    assert envelope_gate(m, None).status == "undecidable"
+
+
+def test_a_level_is_of_the_claim_and_of_the_load_check_alike() -> None:
+    """At 5 % it follows the load, at a level below that p it does not."""
+    gate = gated(list(ran()))
+    p = gate.checks[1].statistic
+    assert p is not None and gate.checks[1].threshold == 0.05 and 0 < p <= 0.05
+
+
+def test_the_bound_without_a_shape_decides_only_if_asked() -> None:
+    found = list(ran())
+    spec = spec_for(found)
+    plain, bounded = measure(found, spec, 0), measure(found, spec, 0, bounded=True)
+    assert len(plain.gains.tests) == 3 and plain.gains.bounded is not None
+    assert [t.name for t in bounded.gains.tests][:3] == [t.name for t in plain.gains.tests]
+    assert len(bounded.gains.tests) == 4 and bounded.p is not None and plain.p is not None
+    assert bounded.p == max(plain.p, plain.gains.bounded.outcome.pvalue or 1.0)
+    out = plain.to_json(plain.p)
+    assert out["bounded_lower_bound_pp"] is not None and out["bounded_lower_bound_pp"] < out["lower_bound_pp"]
+    without = [changed(e, placed={a: p for a, p in e.placed.items() if a != PESSIMUM}) for e in found]
+    gate = envelope_gate(measure(without, spec, 0, bounded=True), None)
+    assert gate.status == "undecidable" and "no worst placements" in gate.reason
+
+
+def test_a_worst_seed_is_named_with_what_could_not_be_seen() -> None:
+    m = measured(list(ran()))
+    out = m.to_json(m.p)
+    gains = {row["seed"]: row["draw_mean"] - row["policy"] for row in out["per_seed"]}
+    assert out["worst_seed"] == min(gains, key=lambda seed: gains[seed])
+    assert out["worst_seed_gain_pp"] == pytest.approx(min(gains.values()))
+    assert out["unseen_loss_share"] == pytest.approx(1 - 0.05**0.1)
 
 
 # Too little ------------------------------------------------------------------------------------------------------
 
 
-def first(n: int) -> list[SeedEvidence]:
+def first(n: int) -> list[Evidence]:
     """The first n seeds, exchanged among themselves only."""
     found = []
     for e in ran()[:n]:
@@ -255,7 +319,7 @@ def test_copied_seeds_are_undecidable() -> None:
 
 
 def test_a_policy_that_equals_every_draw_mean_does_not_pass() -> None:
-    def price(e: SeedEvidence, arm: str, rng: np.random.Generator) -> object:
+    def price(e: Evidence, arm: str, rng: np.random.Generator) -> object:
         return np.resize([99, 101, 100], 19) if arm == UNIFORM else 100
 
     assert gated(priced(price)).status == "failed"
@@ -279,7 +343,7 @@ def test_nothing_worse_than_its_draws_ever_passes(seed: int, spread: int) -> Non
     """Whatever the draws cost, a policy at or above their mean in every seed is not certified."""
     root = np.random.default_rng(seed)
 
-    def price(e: SeedEvidence, arm: str, rng: np.random.Generator) -> object:
+    def price(e: Evidence, arm: str, rng: np.random.Generator) -> object:
         draws = np.random.default_rng([seed, e.seed]).integers(0, spread + 1, 19)
         if arm == UNIFORM:
             return draws
@@ -300,5 +364,6 @@ def test_it_does_not_depend_on_the_order_of_the_draws(data: st.DataObject) -> No
         gaps = np.stack(p.rows())[order].ravel()
         found.append(changed(e, placed={**e.placed, UNIFORM: Placements(p.lengths, gaps, p.violations[order])}))
     one, other = measured(list(ran())).to_json(0.01), measured(found).to_json(0.01)
-    assert one["gain_pp"] == pytest.approx(other["gain_pp"]) and one["p_sign_flip"] == other["p_sign_flip"]
-    assert one["p_stratified"] == pytest.approx(other["p_stratified"], abs=0.01)
+    assert one["gain_pp"] == pytest.approx(other["gain_pp"]) and one["p"] == pytest.approx(other["p"], abs=0.01)
+    flips = [next(t["p"] for t in out["tests"] if t["name"] == "paired sign flip") for out in (one, other)]
+    assert flips[0] == flips[1]

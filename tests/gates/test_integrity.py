@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,28 +22,31 @@ from strategies import (
     quiet,
     ran,
     setting,
+    spec_for,
 )
 
-from protocol.campaign import arms as campaign
-from protocol.evidence.store import NO_SYNC, POLICY, UNIFORM, Placements, Probe, SeedEvidence
+from protocol.campaign import run as campaign
+from protocol.evidence.model import Evidence, Probe
 from protocol.gates.integrity import integrity_gate
 from protocol.gates.result import Check, GateResult, worst
 from protocol.merging.corridor import Corridor
+from protocol.merging.placements import Placements
 from protocol.merging.schedule import Schedule
 from protocol.replay.measurements import FAILED, REFUSED, Measurements
+from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM, Replay
 from protocol.scheduler import Observation
 from protocol.workload.trace import RequestTrace
 
 
-def judged(found: list[SeedEvidence], planner: bool = False, corridor: Corridor = CORRIDOR) -> dict[str, Check]:
-    return {check.name: check for check in integrity_gate(found, corridor, planner).checks}
+def judged(found: list[Evidence], **changes: Any) -> dict[str, Check]:
+    return {check.name: check for check in integrity_gate(found, spec_for(found, **changes)).checks}
 
 
 def others_pass(checks: dict[str, Check], *names: str) -> bool:
     return all(c.status == "passed" for name, c in checks.items() if name not in names)
 
 
-def with_one(position: int, **changes: object) -> list[SeedEvidence]:
+def with_one(position: int, **changes: object) -> list[Evidence]:
     found = list(ran())
     found[position] = changed(found[position], **changes)
     return found
@@ -56,9 +60,9 @@ def cut(p: Placements, row: int, gaps: list[int]) -> Placements:
 
 
 def test_a_clean_run_passes_every_check() -> None:
-    gate = integrity_gate(ran(), CORRIDOR, planner=False)
+    gate = integrity_gate(ran(), spec_for(ran()))
     assert gate.status == "passed" and gate.reason == "every check passed"
-    names = ["corridor", "budget", "determinism", "causality", "completeness", "distinct seeds"]
+    names = ["corridor", "budget", "determinism", "causality", "completeness", "distinct traces"]
     assert [c.name for c in gate.checks] == names
     checks = judged(list(ran()))
     merges = [len(e.placed[POLICY].gaps) for e in ran()]
@@ -73,7 +77,7 @@ def test_status_is_the_worst_and_nothing_is_undecidable() -> None:
     assert worst(["undecidable", "failed", "passed"]) == "failed"
     gate = GateResult("G", "t", (Check("a", "undecidable", "few"), Check("b", "failed", "bad")))
     assert (gate.status, gate.reason) == ("failed", "bad")
-    assert integrity_gate([], CORRIDOR, False).status == "undecidable"
+    assert integrity_gate([], spec_for(ran())).status == "undecidable"
 
 
 # Corridor --------------------------------------------------------------------------------------------------------
@@ -135,7 +139,8 @@ def test_the_policy_has_exactly_one_schedule(rows: int) -> None:
     gaps = np.tile(e.placed[POLICY].gaps, (rows, 1)).astype(np.int64)
     several = Placements.of(gaps.reshape(rows, -1) if rows else np.zeros((0, 3), np.int64), np.zeros((rows, 1)))
     for placed in ({**e.placed, POLICY: several}, {a: p for a, p in e.placed.items() if a != POLICY}):
-        gate = integrity_gate(with_one(0, placed=placed), CORRIDOR, False)
+        found = with_one(0, placed=placed)
+        gate = integrity_gate(found, spec_for(found))
         assert gate.status == "failed" and "not exactly one schedule" in gate.reason
 
 
@@ -170,7 +175,7 @@ def test_every_seed_needs_an_altered_future_and_a_second_run() -> None:
 
 def test_a_planner_is_not_asked_for_causality() -> None:
     found = [changed(e, probes=(probes()[0],)) for e in ran()]
-    checks = judged(found, planner=True)
+    checks = judged(found, kind="planner")
     assert checks["causality"].status == "passed" and "upper bound" in checks["causality"].reason
 
 
@@ -191,42 +196,47 @@ def rows_of(m: Measurements, keep: slice) -> Measurements:
     return Measurements(**{name: getattr(m, name)[keep] for name in m.__dataclass_fields__})
 
 
+def with_rows(e: Evidence, arm: str, rows: Measurements) -> dict[str, Replay]:
+    return {**e.simulated, arm: replace(e.simulated[arm], rows=rows)}
+
+
 @pytest.mark.parametrize("arm", [POLICY, NO_SYNC])
 def test_dropped_requests_fail(arm: str) -> None:
     e = ran()[8]
-    fewer = rows_of(e.requests[arm], slice(0, -1))
-    checks = judged(with_one(8, requests={**e.requests, arm: fewer}))
+    fewer = rows_of(e.simulated[arm].rows, slice(0, -1))
+    checks = judged(with_one(8, simulated=with_rows(e, arm, fewer)))
     assert checks["completeness"].status == "failed" and others_pass(checks, "completeness")
-    expected = f"seed 8, arm {arm}: {e.n_requests - 1} rows for {e.n_requests} scheduled requests"
+    what = e.simulated[arm].what
+    expected = f"{what}: {e.n_requests - 1} rows for {e.n_requests} scheduled requests"
     assert checks["completeness"].reason == expected
-    checks = judged(with_one(8, requests={a: m for a, m in e.requests.items() if a != arm}))
-    assert checks["completeness"].status == "failed" and f"arm {arm}: 0 rows" in checks["completeness"].reason
+    checks = judged(with_one(8, simulated={a: r for a, r in e.simulated.items() if a != arm}))
+    assert checks["completeness"].status == "failed" and "arm that is missing: 0 rows" in checks["completeness"].reason
 
 
 def test_retried_requests_fail() -> None:
     e = ran()[8]
-    m = e.requests[POLICY]
+    m = e.simulated[POLICY].rows
     twice = Measurements(**{n: np.append(getattr(m, n), getattr(m, n)[-1:]) for n in m.__dataclass_fields__})
-    assert judged(with_one(8, requests={**e.requests, POLICY: twice}))["completeness"].status == "failed"
+    assert judged(with_one(8, simulated=with_rows(e, POLICY, twice)))["completeness"].status == "failed"
 
 
 def test_failed_and_refused_requests_are_counted() -> None:
     e = ran()[0]
-    m = e.requests[POLICY]
+    m = e.simulated[POLICY].rows
     outcome, e2e = m.outcome.copy(), m.e2e_ns.copy()
     outcome[:2], outcome[2], e2e[:3] = FAILED, REFUSED, -1
     broken = replace(m, outcome=outcome, e2e_ns=e2e)
-    checks = judged(with_one(0, requests={**e.requests, POLICY: broken}))
-    assert checks["completeness"].status == "passed" and checks["completeness"].details == {"not_served": 3}
+    checks = judged(with_one(0, simulated=with_rows(e, POLICY, broken)))
+    assert checks["completeness"].status == "passed" and checks["completeness"].details["not_served"] == 3
     outcome[5] = 7
-    checks = judged(with_one(0, requests={**e.requests, POLICY: replace(broken, outcome=outcome)}))
+    checks = judged(with_one(0, simulated=with_rows(e, POLICY, replace(broken, outcome=outcome))))
     assert checks["completeness"].status == "failed" and "without an outcome" in checks["completeness"].reason
 
 
 def test_equal_traces_under_different_seeds_fail() -> None:
     checks = judged(with_one(7, trace_digest=ran()[2].trace_digest))
-    assert checks["distinct seeds"].status == "failed" and others_pass(checks, "distinct seeds")
-    assert checks["distinct seeds"].reason == "seeds 2 and 7 have identical load: not independent replicates"
+    assert checks["distinct traces"].status == "failed" and others_pass(checks, "distinct traces")
+    assert checks["distinct traces"].reason == "seeds 2 and 7 have identical load: not independent replicates"
 
 
 # Through the real campaign ---------------------------------------------------------------------------------------
@@ -234,7 +244,7 @@ def test_equal_traces_under_different_seeds_fail() -> None:
 
 def campaigned(source: object, **changes: object) -> dict[str, Check]:
     found = campaign.run(plan_of(source, draws=5), [setting(**{"n_seeds": 3, **changes})], jobs=1)  # type: ignore[arg-type]
-    return judged(found, planner=source.kind == "planner")  # type: ignore[attr-defined]
+    return judged(found, kind=source.kind)  # type: ignore[attr-defined]
 
 
 def test_honest_schedulers_pass() -> None:
@@ -277,7 +287,7 @@ def test_unseeded_entropy_is_caught() -> None:
 
 def test_one_load_for_all_seeds_is_caught() -> None:
     checks = campaigned(FunctionSource(quiet), worlds=ToyWorlds(same=True))
-    assert checks["distinct seeds"].status == "failed"
+    assert checks["distinct traces"].status == "failed"
 
 
 def test_a_replay_that_differs_from_the_run_is_caught() -> None:
@@ -333,3 +343,10 @@ def test_planners_that_bend_the_rules_fail() -> None:
 def test_the_slo_of_these_tests_is_what_the_toy_sidecar_misses() -> None:
     assert SLOS == ("e2e<=1000ms",)
     assert all(0 < e.placed[NO_SYNC].violations[0, 0] < e.placed[POLICY].violations[0, 0] for e in ran())
+
+
+def test_an_early_end_is_undecidable_and_says_why() -> None:
+    """Fewer seeds than were asked for decide nothing, whatever they show."""
+    checks = judged(list(ran())[:9], n_seeds=10)
+    assert checks["completeness"].status == "undecidable" and others_pass(checks, "completeness")
+    assert checks["completeness"].reason == "9 of 10 seeds: the others were not run"

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from protocol.certificate.live_certificate import assess, head_of
+from protocol.evidence.live import AFTER, ARMS, BEFORE, CONTROL, POLICY, Decision, Scrape, Segment, Served, Session
 from strategies import S
 
-from protocol.certificate.live_certificate import assess, head_of
 from protocol.errors import BadInput
 from protocol.evidence import live
-from protocol.evidence.live import AFTER, ARMS, BEFORE, CONTROL, POLICY, Decision, Scrape, Segment, Served, Session
 from protocol.gates import live as gates
 from protocol.merging.corridor import Corridor
 from protocol.replay.measurements import SERVED, Measurements

@@ -16,13 +16,16 @@ from strategies import FunctionSource, changed, head_for, quiet, ran, setting, w
 
 from protocol import files
 from protocol.certificate.assess import assess
-from protocol.certificate.verify import CERTIFICATE, RAW, verify
+from protocol.certificate.model import Certificate, GatePart, Head
+from protocol.certificate.reading import CERTIFICATE, RAW
+from protocol.certificate.verify import verify
 from protocol.errors import BadInput
 from protocol.evidence import store as evidence
-from protocol.evidence.store import POLICY, UNIFORM, SeedEvidence
+from protocol.evidence.model import Evidence
 from protocol.evidence.trained import TRAINED, Trained
 from protocol.gates.loss import loss_check
 from protocol.gates.result import Check
+from protocol.replay.replay import POLICY, UNIFORM
 
 
 def runs(seed: int, policy: float, control: float = 2.0, tokens: int = 6400) -> dict[str, Trained]:
@@ -32,7 +35,7 @@ def runs(seed: int, policy: float, control: float = 2.0, tokens: int = 6400) -> 
     }
 
 
-def trained(*policy: float) -> list[SeedEvidence]:
+def trained(*policy: float) -> list[Evidence]:
     """Ten seeds, the first of which were trained; the control always ends at 2."""
     return [changed(e, trained=runs(e.seed, policy[e.seed]) if e.seed < len(policy) else {}) for e in ran()]
 
@@ -99,23 +102,21 @@ def test_unequal_training_fails() -> None:
 # In a certificate --------------------------------------------------------------------------------------------------
 
 
-def head() -> dict[str, Any]:
-    made: dict[str, Any] = head_for(FunctionSource(quiet), [setting()])
-    made["settings"]["train"] = {"seeds": 3, "loss_margin": 0.25}
-    return made
+def head() -> Head:
+    return head_for(FunctionSource(quiet), [setting()], train={"seeds": 3, "loss_margin": 0.25})
 
 
-def progress(certificate: dict[str, Any]) -> dict[str, Any]:
-    return next(g for g in certificate["claims"][0]["gates"] if g["gate"] == "G4")
+def progress(certificate: Certificate) -> GatePart:
+    return next(g for g in certificate.claims[0].gates if g.gate == "G4")
 
 
 def test_the_check_decides_claims() -> None:
     good, bad = (assess(head(), trained(*losses)) for losses in ((1.0, 1.1, 1.2), (3.0, 3.1, 3.2)))
-    assert good["verdict"] == "PASS" and [c["name"] for c in progress(good)["checks"]][-1] == "validation loss"
-    assert bad["verdict"] == "FAIL" and "G4 training progress" in bad["claims"][0]["reason"]
-    assert "nats" in bad["sentence"]
+    assert good.verdict == "PASS" and [c.name for c in progress(good).checks][-1] == "validation loss"
+    assert bad.verdict == "FAIL" and "G4 training progress" in bad.claims[0].reason
+    assert "nats" in bad.sentence
     plain = assess(head_for(FunctionSource(quiet), [setting()]), list(ran()))
-    assert len(progress(plain)["checks"]) == 2
+    assert len(progress(plain).checks) == 2
 
 
 @pytest.fixture(scope="module")
@@ -143,8 +144,8 @@ def edited(folder: Path, change: Callable[[list[dict[str, Any]]], list[dict[str,
         (lambda rows: [{**rows[0], "validation_loss": math.nan}, *rows[1:]], 'recomputed "undecidable"'),
         (lambda rows: rows[1:], 'recomputed "undecidable"'),
         (lambda rows: [{**rows[0], "tokens": 641}, *rows[1:]], 'recomputed "failed"'),
-        (lambda rows: [*rows, rows[0]], "arm policy; expected"),
-        (lambda rows: [{**rows[0], "arm": "other"}, *rows[1:]], "arm other; expected"),
+        (lambda rows: [*rows, rows[0]], "seed 0 uniform, seed 0 policy; expected"),
+        (lambda rows: [{**rows[0], "arm": "other"}, *rows[1:]], "seed 0 other, seed 0 uniform; expected"),
         (lambda rows: [{**rows[0], "seed": 10}, *rows[1:]], "seed 10"),
     ],
 )

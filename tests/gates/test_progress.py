@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from strategies import CORRIDOR, LEARNER, S, changed, ran
+from strategies import CORRIDOR, S, changed, ran, spec_for
 
-from protocol.evidence.store import POLICY, UNIFORM, Placements, SeedEvidence
+from protocol.evidence.model import Evidence
 from protocol.gates.progress import progress_gate
 from protocol.gates.result import GateResult
+from protocol.merging.placements import Placements
+from protocol.replay.replay import POLICY, UNIFORM
 
 
-def judged(found: list[SeedEvidence]) -> GateResult:
-    return progress_gate(found, CORRIDOR, LEARNER.tokens_per_step)
+def judged(found: list[Evidence]) -> GateResult:
+    return progress_gate(found, spec_for(found or ran()))
 
 
 def test_steps_and_tokens_by_hand() -> None:

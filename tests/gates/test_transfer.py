@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
+from strategies import FunctionSource, head_for, quiet, setting
 
-from protocol.gates.result import Check
+from protocol.gates.result import Check, GateResult
 from protocol.gates.transfer import AGREEMENT, MIN_RATIO, transfer_gate
 
 
@@ -30,15 +32,21 @@ def calibration(ratios: list[float], simulated: list[float] | None = None, reque
 REAL = [1.70, 1.62, 1.75, 1.68, 1.81]
 
 
-def judged(found: dict[str, Any] | None, alpha: float = 0.05) -> tuple[Check, Check]:
-    effect, agreement = transfer_gate(found, alpha).checks
+def gated(found: dict[str, Any] | None) -> GateResult:
+    """G1 of a simulation that rests on this calibration; no seed of it is looked at."""
+    head = head_for(FunctionSource(quiet), [setting()])
+    return transfer_gate([], replace(head.spec(head.regimes[0]), calibration=found))
+
+
+def judged(found: dict[str, Any] | None) -> tuple[Check, Check]:
+    effect, agreement = gated(found).checks
     assert (effect.name, agreement.name) == ("effect", "agreement")
     return effect, agreement
 
 
 def test_a_clear_effect_passes_with_the_t_bound() -> None:
     effect, agreement = judged(calibration(REAL))
-    assert transfer_gate(calibration(REAL), 0.05).status == "passed"
+    assert gated(calibration(REAL)).status == "passed"
     logs = np.log(REAL)
     bound = math.exp(logs.mean() - stats.t.ppf(0.95, 4) * stats.sem(logs))
     limits = np.exp(stats.t.interval(0.95, 4, logs.mean(), stats.sem(logs)))
@@ -59,7 +67,7 @@ def test_the_published_simulator_fails_the_agreement() -> None:
     """1.07 against a real 1.71 (SPEC 6)."""
     effect, agreement = judged(calibration(REAL, [1.07, 1.06, 1.08, 1.07, 1.075]))
     assert effect.status == "passed" and agreement.status == "failed"
-    assert transfer_gate(calibration(REAL, [1.07, 1.06, 1.08, 1.07, 1.075]), 0.05).status == "failed"
+    assert gated(calibration(REAL, [1.07, 1.06, 1.08, 1.07, 1.075])).status == "failed"
 
 
 def test_agreement_by_hand() -> None:
@@ -118,7 +126,7 @@ def test_poisoned_simulations_and_counts(value: object) -> None:
 def test_a_missing_number_never_passes(key: str) -> None:
     found = calibration(REAL)
     del found["runs"][0][key]
-    assert transfer_gate(found, 0.05).status == "undecidable"
+    assert gated(found).status == "undecidable"
 
 
 def test_too_little_never_passes() -> None:
@@ -126,9 +134,9 @@ def test_too_little_never_passes() -> None:
     assert judged(calibration(REAL[:1]))[1].status == "undecidable"
     assert judged(calibration(REAL, requests=19))[0].status == "undecidable"
     for runs in ([], None):
-        assert transfer_gate({"server": "x", "date": "y", "runs": runs}, 0.05).status == "undecidable"
-    assert transfer_gate({}, 0.05).status == "undecidable"
+        assert gated({"server": "x", "date": "y", "runs": runs}).status == "undecidable"
+    assert gated({}).status == "undecidable"
 
 
 def test_copies_of_one_run_never_pass() -> None:
-    assert transfer_gate(calibration([1.7] * 6, [1.7] * 6), 0.05).status == "undecidable"
+    assert gated(calibration([1.7] * 6, [1.7] * 6)).status == "undecidable"

@@ -15,14 +15,15 @@ from strategies import FunctionSource, changed, described, plan_of, ran, setting
 from test_measured import TABLE
 from test_peer_certificate import P, coin, evidence_of, head_of
 
-from protocol.campaign import arms as campaign
+from protocol.campaign import run as campaign
 from protocol.cli import learning
 from protocol.cli.settings import settings_for
 from protocol.errors import BadInput
-from protocol.evidence.store import POLICY, UNIFORM, SeedEvidence
+from protocol.evidence.model import Evidence
 from protocol.evidence.trained import Trained
 from protocol.merging.peers.communication import coarser, rounds_of_schedule
 from protocol.merging.schedule import Schedule
+from protocol.replay.replay import POLICY, UNIFORM
 from protocol.scheduler import Decision, Observation
 
 
@@ -114,7 +115,7 @@ def test_trained_steps_carry_their_fractions() -> None:
 ASKED = {"seeds": 3, "steps_per_trained_step": 16}
 
 
-def trained(head: Mapping[str, Any], found: list[SeedEvidence], corpus: Any, jobs: int = 1) -> list[Trained]:
+def trained(head: Mapping[str, Any], found: list[Evidence], corpus: Any, jobs: int = 1) -> list[Trained]:
     fresh = [changed(e, trained={}) for e in found]
     learning.train(learning.Training(corpus, dict(ASKED), "any"), head, fresh, jobs)
     return [t for e in fresh for t in e.trained.values()]

@@ -5,18 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from curves import TABLE
 
 from adapters.learners.measured import MeasuredLearner
 from protocol.errors import BadInput
 from protocol.workload.learner import Learner
-
-TABLE = """method,h,islands,seed,step,tokens,train_loss,loss
-DiLoCo,30,4,0,30,15360,3.0,2.9
-DiLoCo,30,4,0,60,30720,2.0,1.9
-DiLoCo,30,4,1,30,15360,3.2,2.9
-DiLoCo,30,4,1,60,30720,2.4,1.9
-Broken,30,4,0,30,15360,nan,nan
-"""
 
 
 def test_mean_over_seeds_and_interpolation(tmp_path: Path) -> None:

@@ -11,13 +11,13 @@ import pytest
 pytest.importorskip("aiohttp", reason="real sidecars need aiohttp")
 
 from fault_server import FaultServer, Good, serving
+from protocol.evidence.live import Served
 from strategies import LEARNER, FunctionRun
 
 from adapters.merge_loads.runner import MergeLoad
 from adapters.sidecars.live import LiveServer
 from adapters.sidecars.openai import Deadlines, Target
 from protocol.errors import SchedulerError, SidecarError
-from protocol.evidence.live import Served
 from protocol.merging.corridor import Corridor
 from protocol.placement.rollout import ControlLoop
 from protocol.scheduler import Observation

@@ -19,12 +19,12 @@ from typer.testing import CliRunner
 pytest.importorskip("aiohttp", reason="real sidecars need aiohttp")
 
 from fault_server import Good, serving
+from protocol.evidence.live import ARMS
 
 from adapters.sidecars.openai import API_KEY
 from protocol.certificate.verify import verify
 from protocol.cli.main import build
 from protocol.errors import BadInput
-from protocol.evidence.live import ARMS
 from protocol.files import canonical_json, sha256
 
 REGIME = """

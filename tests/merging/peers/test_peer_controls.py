@@ -8,10 +8,10 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from fleets import NETWORKS, any_schedule, at, peers, schedule_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from test_peers import NETWORKS, any_schedule, at, peers, schedule_of
 
 from protocol.merging.corridor import Corridor
 from protocol.merging.peers import controls as peer_controls
