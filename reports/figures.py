@@ -49,8 +49,8 @@ _VERDICT_LOOK = {"PASS": ("o", POLICY_COLOUR), "FAIL": ("X", INK), "INCONCLUSIVE
 def write_figures(certificate: Mapping[str, Any], evidence: Sequence[Evidence], folder: Path) -> dict[str, Path]:
     """Write every figure as NAME.svg and NAME.pdf; returns the SVG of each name.
 
-    Names: `gain-overview`, and `envelope-NN-REGIME` for every claim that has an envelope; with a single draw a seed it
-    shows pairs.
+    Names: `gain-overview`, and `envelope-NN-REGIME` for every claim with seeds that are compared: it shows those;
+    with a single draw a seed it shows pairs.
     """
     folder.mkdir(parents=True, exist_ok=True)
     drawn: dict[str, Figure] = {}
@@ -58,8 +58,9 @@ def write_figures(certificate: Mapping[str, Any], evidence: Sequence[Evidence], 
         if any(known_gain(claim) for claim in certificate["claims"]):
             drawn[fmt.OVERVIEW] = gain_overview(certificate)
         for index, column, claim in _with_columns(certificate["claims"]):
-            mine = [e for e in evidence if e.regime == claim["regime"]]
             envelope = claim["envelope"]
+            compared = {row["seed"] for row in envelope["per_seed"]}
+            mine = [e for e in evidence if e.regime == claim["regime"] and e.seed in compared]
             if envelope["per_seed"] and envelope["n_draws"] == 1:
                 drawn[fmt.figure_name(index, claim)] = paired_blocks(claim)
             elif any(len(excess_pp(e, UNIFORM, column, claim["slo"])) for e in mine):
@@ -91,7 +92,7 @@ def styled() -> Iterator[None]:
 
 
 def known_gain(claim: Mapping[str, Any]) -> bool:
-    return fmt.known((claim["envelope"] or {}).get("gain_pp"))
+    return fmt.known(claim["envelope"]["gain_pp"])
 
 
 # Envelope --------------------------------------------------------------------------------------------------------
@@ -199,16 +200,16 @@ def gain_overview(certificate: Mapping[str, Any]) -> Figure:
     claims = certificate["claims"]
     figure = Figure(figsize=(7.2, 1.35 + 0.42 * len(claims)), layout="constrained")
     axes = figure.subplots()
-    least = certificate["settings"].get("min_effect_pp") or 0.0
+    least = certificate["settings"]["min_effect_pp"]
     axes.axvline(0, color=INK, linewidth=0.9)
     if least:
         axes.axvline(least, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
         axes.annotate("minimum effect", (least, 1), xycoords=axes.get_xaxis_transform(), xytext=(3, -2),
                       textcoords="offset points", va="top", color=MUTED, fontsize=7.5)  # fmt: skip
     for y, claim in enumerate(claims):
-        envelope = claim["envelope"] or {}
-        gain: Any = envelope.get("gain_pp")
-        limits = envelope.get("interval_pp") or [None, None]
+        envelope = claim["envelope"]
+        gain: Any = envelope["gain_pp"]
+        limits = envelope["interval_pp"] or [None, None]
         marker, colour = _VERDICT_LOOK[claim["verdict"]]
         if all(map(fmt.known, limits)):
             axes.hlines(y, *limits, color=INK, linewidth=1.6, zorder=3)
@@ -228,7 +229,7 @@ def gain_overview(certificate: Mapping[str, Any]) -> Figure:
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x")
-    axes.set_xlabel("placement gain over matched random placement (pp); line: 95 % interval")
+    axes.set_xlabel(f"placement gain over matched random placement (pp); line: {fmt.level(certificate)} interval")
     handles = [
         axes.plot([], [], marker, color=colour, markeredgecolor=INK if colour == PAPER else colour, linestyle="none",
                   label=verdict)[0]
@@ -240,9 +241,9 @@ def gain_overview(certificate: Mapping[str, Any]) -> Figure:
 
 
 def _row_text(envelope: Mapping[str, Any]) -> str:
-    parts = [fmt.pp(envelope.get("gain_pp"), sign=True), fmt.interval(envelope.get("interval_pp"))]
+    parts = [fmt.pp(envelope["gain_pp"], sign=True), fmt.interval(envelope["interval_pp"])]
     shown = "  ".join(part for part in parts if part != fmt.UNKNOWN)
-    p_holm = envelope.get("p_holm")
+    p_holm = envelope["p_holm"]
     return f"{shown or 'not measured'}\n{fmt.p_text(p_holm, 'Holm p') if fmt.known(p_holm) else 'no p-value'}"
 
 

@@ -18,8 +18,6 @@ MINUS = "−"
 #: A thin space groups digits; a no-break space keeps a number and its unit on one line.
 _THIN, _NBSP = "\u2009", "\u00a0"
 
-#: The tests of a gain, by the one name that each has everywhere.
-TESTS = ("stratified randomisation", "paired sign flip", "exchange between traces")
 VERDICTS = {"PASS": "passed", "FAIL": "failed", "INCONCLUSIVE": "undecidable"}
 MARKS = {"passed": "✓", "failed": "✗", "undecidable": "?"}
 
@@ -191,6 +189,16 @@ def figure_name(index: int, claim: Mapping[str, Any]) -> str:
 
 
 OVERVIEW = "gain-overview"
+
+
+def tests_of(certificate: Mapping[str, Any]) -> list[str]:
+    """The tests behind the claims, by the one name that each has everywhere, in the order of the certificate."""
+    return list(dict.fromkeys(t["name"] for claim in certificate["claims"] for t in claim["envelope"]["tests"]))
+
+
+def level(certificate: Mapping[str, Any]) -> str:
+    """`95 %`: the level of every interval, which follows from that of the certificate."""
+    return f"{100 * (1 - certificate['settings']['alpha']):g} %"
 
 
 # Escaping --------------------------------------------------------------------------------------------------------

@@ -57,6 +57,8 @@ def write_report(
             arms=_arms(evidence),
             probes=[{"regime": e.regime, "seed": e.seed, **vars(p)} for e in evidence for p in e.probes],
             overview=inline_svg(figures.get(fmt.OVERVIEW), fmt.OVERVIEW, "Placement gain of every claim"),
+            tests=fmt.tests_of(certificate),
+            level=fmt.level(certificate),
             needed=reading.next_tier(certificate),
             recompute=reading.recompute(certificate),
         )
@@ -80,7 +82,6 @@ def environment() -> Environment:
         "rank": fmt.rank,
         "marks": fmt.MARKS,
         "statuses": fmt.VERDICTS,
-        "tests": fmt.TESTS,
         "stylesheet": _stylesheet,
     }
     return env

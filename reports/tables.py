@@ -64,6 +64,7 @@ def write_tables(certificate: Mapping[str, Any], folder: Path) -> list[Path]:
 
 def claims_table(certificate: Mapping[str, Any]) -> Table:
     """One row a claim (regime x SLO)."""
+    level = fmt.level(certificate)
     return Table(
         "claims",
         f"Placement gain of {certificate['contender']['name']} over matched random placement.",
@@ -73,20 +74,20 @@ def claims_table(certificate: Mapping[str, Any]) -> Table:
             _text("verdict"),
             _column("Gain", "gain_pp", lambda v: fmt.pp(v, sign=True)),
             Column(
-                "95 % interval (pp)",
+                f"{level} interval (pp)",
                 lambda row: fmt.interval(row.get("interval_pp")),
                 {"interval_low_pp": _end("interval_pp", 0), "interval_high_pp": _end("interval_pp", 1)},
             ),
             _column("From following the load", "load_gain_pp", lambda v: fmt.pp(v, sign=True)),
             Column(
-                "its 95 % interval (pp)",
+                f"its {level} interval (pp)",
                 lambda row: fmt.interval(row.get("load_interval_pp")),
                 {
                     "load_interval_low_pp": _end("load_interval_pp", 0),
                     "load_interval_high_pp": _end("load_interval_pp", 1),
                 },
             ),
-            *(_column(f"p, {name}", f"p_{name.replace(' ', '_')}", fmt.p_value) for name in fmt.TESTS),
+            *(_column(f"p, {name}", f"p_{name.replace(' ', '_')}", fmt.p_value) for name in fmt.tests_of(certificate)),
             _column("p, Holm", "p_holm", fmt.p_value),
             _column("Gain captured", "gain_captured", fmt.fraction),
             _column("Requests saved", "requests_saved_per_sidecar_per_10_min", lambda v: fmt.fixed(v, 1)),
@@ -149,7 +150,7 @@ def seeds_table(certificate: Mapping[str, Any]) -> Table:
         [
             {"regime": claim["regime"], "slo": claim["slo"], **seed}
             for claim in certificate["claims"]
-            for seed in (claim["envelope"] or {}).get("per_seed", ())
+            for seed in claim["envelope"]["per_seed"]
         ],
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -27,7 +26,7 @@ def print_certificate(certificate: Mapping[str, Any], console: Console) -> None:
     console.print(verdict)
     console.print(Text(fmt.clean(certificate["sentence"])))
     console.print()
-    console.print(_claims(certificate))
+    _claims(certificate, console)
     # Below tier 3 the effect transfer decides how far a claim reaches, not whether there is one.
     measured = bool(certificate.get("replays"))
     decisive = ("G0", "G1", "G2", "G3", "G4") if measured else ("G0", "G2", "G3", "G4")
@@ -54,20 +53,29 @@ def _verdict(word: str) -> Text:
     return Text(f"{fmt.MARKS[status]} {word}", style=f"bold {_STYLES[status]}")
 
 
-def _claims(certificate: Mapping[str, Any]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    table.add_column("regime, SLO", overflow="fold", ratio=1)
-    table.add_column("verdict", no_wrap=True)
-    for heading in ("gain", "95 % interval", "of it by load", "Holm p"):
-        table.add_column(heading, justify="right", no_wrap=True)
+#: Widths of the columns of a claim's numbers; with the spaces between them they fill 79 columns.
+_WIDTHS = (14, 8, 16, 11, 16, 9)
+
+
+def _claims(certificate: Mapping[str, Any], console: Console) -> None:
+    """Two lines a claim: which one it is, and its numbers; names have a line of their own, so that none is broken."""
+    interval = f"{fmt.level(certificate)} interval"
+    console.print(_row(Text("verdict"), "gain, pp", interval, "by load, pp", interval, "Holm p"))
+    console.print(Text("─" * (sum(_WIDTHS) + len(_WIDTHS) - 1)))
     for claim in certificate["claims"]:
         e = claim["envelope"]
-        table.add_row(
-            Text(f"{fmt.shortened(claim['regime'], 60)}, {fmt.shortened(claim['slo'], 40)}"),
-            _verdict(claim["verdict"]),
-            Text(fmt.pp(e.get("gain_pp"), sign=True)),
-            Text(fmt.interval(e.get("interval_pp"))),
-            Text(fmt.pp(e.get("load_gain_pp"), sign=True)),
-            Text(fmt.p_value(e.get("p_holm"))),
-        )
-    return table
+        name = f"{fmt.shortened(claim['regime'], 60)}, {fmt.shortened(claim['slo'], 40)}"
+        decided = f"; decided by the {fmt.clean(e['decided_by'])}" if e["decided_by"] else ""
+        console.print(Text(name + decided))
+        gains = [(fmt.fixed(e[f"{of}gain_pp"], sign=True), fmt.interval(e[f"{of}interval_pp"])) for of in ("", "load_")]
+        console.print(_row(_verdict(claim["verdict"]), *gains[0], *gains[1], fmt.p_value(e["p_holm"])))
+    console.print()
+
+
+def _row(first: Text, *numbers: str) -> Text:
+    """The first column to the left, the numbers to the right."""
+    row = first.copy()
+    row.pad_right(_WIDTHS[0] - row.cell_len)
+    for width, number in zip(_WIDTHS[1:], numbers, strict=True):
+        row.append(f" {number:>{width}}", "not bold")
+    return row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 from sample_certificate import HOSTILE, N_REQUESTS, build, measurements
 
-from protocol.evidence.store import NO_SYNC, OPTIMUM, POLICY, UNIFORM
+from protocol.evidence.model import OPTIMUM
 from protocol.merging.schedule import Schedule
 from protocol.replay.measurements import FAILED, Measurements
+from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM
 from protocol.workload.slo import Slo
 from protocol.workload.trace import RequestTrace
 from reports import figures
@@ -57,8 +59,8 @@ def test_excess_by_hand() -> None:
     for column in (0, 1):
         idle = int(e.placed[NO_SYNC].violations[0, column])
         by_hand = [100 * (int(v[column]) - idle) / N_REQUESTS for v in e.placed[UNIFORM].violations]
-        assert figures.excess_pp(e, UNIFORM, column) == pytest.approx(by_hand)
-    assert len(figures.excess_pp(e, "no such arm", 0)) == 0
+        assert figures.excess_pp(e, UNIFORM, column, "e2e<=1s") == pytest.approx(by_hand)
+    assert len(figures.excess_pp(e, "no such arm", 0, "e2e<=1s")) == 0
 
 
 def test_the_envelope_draws_the_stored_points_of_its_own_slo() -> None:
@@ -76,7 +78,8 @@ def test_the_envelope_draws_the_stored_points_of_its_own_slo() -> None:
 def test_a_missing_arm_is_left_out(arm: str) -> None:
     certificate, evidence = build(seeds=2, draws=9)
     full = len(figures.envelope_figure(certificate["claims"][0], evidence, 0).axes[0].patches)
-    del evidence[0].placed[arm]
+    without = {key: placed for key, placed in evidence[0].placed.items() if key != arm}
+    evidence[0] = replace(evidence[0], placed=without)
     axes = figures.envelope_figure(certificate["claims"][0], evidence, 0).axes[0]
     assert len(axes.patches) == full - 3 * (arm == UNIFORM)
     assert np.isnan(axes.lines[0].get_ydata()[0]) == (arm == OPTIMUM)

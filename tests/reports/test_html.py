@@ -165,13 +165,17 @@ def test_every_kind_of_certificate(tmp_path: Path, asked: dict[str, Any]) -> Non
 
 
 def test_missing_optional_numbers_are_dashes(tmp_path: Path) -> None:
-    """The envelope of a refused run may be empty, and a certificate read back from its file gives the same page."""
-    certificate, evidence = build(seeds=2, draws=3)
-    certificate["claims"][0]["envelope"] = {"per_seed": [], "controls": [], "gain_pp": None}
+    """What an undecidable run does not know, and a certificate read back from its file gives the same page."""
+    certificate, evidence = build(seeds=2, draws=3, verdict="INCONCLUSIVE")
     write_report(certificate, evidence, tmp_path / "a.html", {})
     write_report(json.loads(json.dumps(certificate)), evidence, tmp_path / "b.html", {})
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
     assert "one-sided lower bound –" in _Page((tmp_path / "a.html").read_text("utf-8")).text
+
+
+def test_intervals_are_called_by_their_own_level(tmp_path: Path) -> None:
+    _, _, page = _page(tmp_path, False, seeds=2, draws=3, alpha=0.1)
+    assert "90 % interval" in page.text and "95 % interval" not in page.text
 
 
 def test_figures_lose_everything_active() -> None:

@@ -37,6 +37,10 @@ def test_csv_holds_the_certificates_own_numbers(tmp_path: Path) -> None:
     row, envelope = _rows(tmp_path / "claims.csv")[0], certificate["claims"][0]["envelope"]
     assert float(row["gain_pp"]) == envelope["gain_pp"]
     assert [float(row["interval_low_pp"]), float(row["interval_high_pp"])] == envelope["interval_pp"]
+    assert float(row["load_gain_pp"]) == envelope["load_gain_pp"]
+    assert {t["name"]: float(row[f"p_{t['name'].replace(' ', '_')}"]) for t in envelope["tests"]} == {
+        t["name"]: t["p"] for t in envelope["tests"]
+    }
     assert float(row["p_holm"]) == envelope["p_holm"]
     seed = _rows(tmp_path / "seeds.csv")[4]
     assert {k: float(seed[k]) for k in ("seed", "rank", "of")} == {
@@ -47,9 +51,16 @@ def test_csv_holds_the_certificates_own_numbers(tmp_path: Path) -> None:
 
 def test_shown_numbers(tmp_path: Path) -> None:
     certificate, _ = build(draws=19)
-    certificate["claims"][0]["envelope"] |= {"gain_pp": -0.344, "p_holm": 0.00001, "interval_pp": [-1.0, 0.25]}
+    certificate["claims"][0]["envelope"] |= {
+        "gain_pp": -0.344, "interval_pp": [-1.0, 0.25], "load_gain_pp": -0.5, "load_interval_pp": None,
+        "p_holm": 0.00001,
+    }  # fmt: skip
     write_tables(certificate, tmp_path)
-    assert r"\[−1.00, 0.25\] | &lt; 0.001 |" in (tmp_path / "claims.md").read_text("utf-8")
+    shown = (tmp_path / "claims.md").read_text("utf-8")
+    assert (
+        "| −0.34\u00a0pp | \\[−1.00, 0.25\\] | −0.50\u00a0pp | – |" in shown
+    assert "| &lt; 0.001 | 28\u00a0% |" in shown
+    )
     tex = (tmp_path / "claims.tex").read_text("utf-8")
     assert r"$-$0.34~pp & {[}$-$1.00, 0.25{]}" in tex and "$<$ 0.001" in tex
 
