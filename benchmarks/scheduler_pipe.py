@@ -22,7 +22,8 @@ from adapters.schedulers import open_scheduler
 from adapters.sidecars.simulated import SimulatedSidecar
 from adapters.traces.worlds import GeneratedWorlds
 from protocol import seeds
-from protocol.campaign import arms as campaign
+from protocol.campaign.arms import run_seed
+from protocol.campaign.plan import Plan
 from protocol.cli.settings import setting_of
 from protocol.placement.rollout import rollout
 from protocol.regimes.regime import Regime
@@ -100,9 +101,9 @@ def main() -> None:
             return time.perf_counter() - begin
 
         def certified(open_contender: Callable[[], Any]) -> float:
-            plan = campaign.Plan(open_contender, "quiet", 1, draws=999)
+            plan = Plan(open_contender, "quiet", 1, draws=999)
             begin = time.perf_counter()
-            campaign.run_seed(plan, setting, 0)
+            run_seed(plan, setting, 0)
             return time.perf_counter() - begin
 
         def isolated_source() -> Any:
@@ -120,11 +121,16 @@ def main() -> None:
             "seed_isolated_s": best(lambda: certified(isolated_source)),
         }
         source.close()
+    report(figures, decisions[-1])
+
+
+def report(figures: dict[str, dict[str, float]], decisions: int) -> None:
+    """decisions : of one rollout."""
     print(json.dumps(figures, indent=2))
     print(f"decisions a second, isolated: {1 / figures['decision_isolated_s']['best']:,.0f}")
     for what in ("rollout", "seed"):
         ratio = figures[f"{what}_isolated_s"]["best"] / figures[f"{what}_in_process_s"]["best"]
-        of = f"{decisions[-1]} decisions" if what == "rollout" else "a certificate"
+        of = f"{decisions} decisions" if what == "rollout" else "a certificate"
         print(f"a {what} of {of}, isolated over in process: {ratio:.2f}")
 
 
