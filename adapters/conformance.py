@@ -196,13 +196,7 @@ def check_scheduler(
     findings += _unmergeable(named, peers) if grouping else []
     findings += _judge(first, idle)
     findings += _inspect(source)
-    slow = float(np.quantile(runs.seconds, 0.99))
-    if slow > _SLOW_S:
-        message = f"{slow * 1e3:.1f} ms at the 99th percentile of {len(runs.seconds)} decisions"
-        findings.append(Finding("speed", "warning", message, "move work that does not change into __init__"))
-    if source.peak_mb is not None and source.peak_mb > source.memory_limit_mb / 2:
-        message = f"{source.peak_mb:.0f} MB at its peak; the limit is {source.memory_limit_mb} MB"
-        findings.append(Finding("memory", "warning", message, "keep summaries, not every observation"))
+    findings += _costly(source, runs.seconds)
     order = list(CHECKS)
     return sorted(findings, key=lambda finding: order.index(finding.check))
 
@@ -281,6 +275,18 @@ def _judge(first: list[Decision], idle: list[Decision]) -> list[Finding]:
     elif first == idle:
         advice = "read arrivals_per_s, in_flight, queued or serving_pressure: a load-blind policy gains only by luck"
         findings.append(Finding("looks", "warning", "the same decisions with and without load", advice))
+    return findings
+
+
+def _costly(source: ProcessSource, seconds: Sequence[float]) -> list[Finding]:
+    findings = []
+    slow = float(np.quantile(seconds, 0.99))
+    if slow > _SLOW_S:
+        message = f"{slow * 1e3:.1f} ms at the 99th percentile of {len(seconds)} decisions"
+        findings.append(Finding("speed", "warning", message, "move work that does not change into __init__"))
+    if source.peak_mb is not None and source.peak_mb > source.memory_limit_mb / 2:
+        message = f"{source.peak_mb:.0f} MB at its peak; the limit is {source.memory_limit_mb} MB"
+        findings.append(Finding("memory", "warning", message, "keep summaries, not every observation"))
     return findings
 
 

@@ -121,11 +121,16 @@ def main() -> None:
             "seed_isolated_s": best(lambda: certified(isolated_source)),
         }
         source.close()
+    report(figures, decisions[-1])
+
+
+def report(figures: dict[str, dict[str, float]], decisions: int) -> None:
+    """decisions : of one rollout."""
     print(json.dumps(figures, indent=2))
     print(f"decisions a second, isolated: {1 / figures['decision_isolated_s']['best']:,.0f}")
     for what in ("rollout", "seed"):
         ratio = figures[f"{what}_isolated_s"]["best"] / figures[f"{what}_in_process_s"]["best"]
-        of = f"{decisions[-1]} decisions" if what == "rollout" else "a certificate"
+        of = f"{decisions} decisions" if what == "rollout" else "a certificate"
         print(f"a {what} of {of}, isolated over in process: {ratio:.2f}")
 
 

@@ -117,6 +117,34 @@ def table(found: Sequence[Case], real: Callable[[Case, int], Observed], model: S
     return lines, held
 
 
+def replay_missing(
+    options: argparse.Namespace, calibration: dict, work: Sequence[tuple[Case, int]], kept: dict[str, Observed]
+) -> None:
+    """Up to `options.most` of the replays that are not among the kept ones, in random order; each is kept at once."""
+    calibrations.refuse_mismatch(calibration, merge_s=calibration["merge_s"], server=server_version(options.sidecar))
+    target = Target(options.sidecar, options.model, extra={"detokenize": False})
+    server = RealSidecar(target, MergeLoad.parse(calibration["merge_load"]))
+    made = 0
+    for k in seeds.generator(SEED, "validation", "order").permutation(len(work)):
+        case, i = work[k]
+        label = f"{case.name}-{i}"
+        if label in kept or made >= options.most:
+            continue
+        trace = trace_of(case, options.horizon_s, calibration["plan"])
+        starts = (np.array(case.start_s) * NS_PER_S).astype(np.int64)
+        done = server.replay(trace, Schedule.all_islands(starts, seconds_to_ns(calibration["merge_s"])))
+        if done.invalid:
+            print(f"{label}: {done.invalid}; made again later")
+            continue
+        kind = ON_OFF if case.start_s else IDLE
+        begin_ns = np.maximum(done.ran_ns[:, 0], 0)
+        merges = Schedule(begin_ns, (done.ran_ns[:, 1] - begin_ns)[:, None])
+        kept[label] = Observed(label, kind, case.load, case.rate_per_s, done.rows, merges)
+        calibrations.write(options.out, {}, list(kept.values()))
+        made += 1
+        print(f"{len(kept)} of {len(work)}: {label}", flush=True)
+
+
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     asked.add_argument("--calibration", type=Path, required=True)
@@ -132,38 +160,10 @@ def main() -> None:
     loads = {f"load-{rate}": float(rate) for rate in options.loads.split(",")}
     found = cases(loads, options.schedules, options.horizon_s, calibration["merge_s"])
     work = [(case, i) for case in found for i in (0, 1)]
-    order = seeds.generator(SEED, "validation", "order").permutation(len(work))
-    kept = (
-        {run.label: run for run in calibrations.read_runs(options.out)}
-        if (options.out / "merges.parquet").exists()
-        else {}
-    )
+    stored = calibrations.read_runs(options.out) if (options.out / "merges.parquet").exists() else ()
+    kept = {run.label: run for run in stored}
     if options.sidecar:
-        calibrations.refuse_mismatch(
-            calibration, merge_s=calibration["merge_s"], server=server_version(options.sidecar)
-        )
-        server = RealSidecar(
-            Target(options.sidecar, options.model, extra={"detokenize": False}),
-            MergeLoad.parse(calibration["merge_load"]),
-        )
-        made = 0
-        for case, i in (work[k] for k in order):
-            label = f"{case.name}-{i}"
-            if label in kept or made >= options.most:
-                continue
-            trace = trace_of(case, options.horizon_s, calibration["plan"])
-            starts = (np.array(case.start_s) * NS_PER_S).astype(np.int64)
-            done = server.replay(trace, Schedule.all_islands(starts, seconds_to_ns(calibration["merge_s"])))
-            begin_ns = np.maximum(done.ran_ns[:, 0], 0)
-            merges = Schedule(begin_ns, (done.ran_ns[:, 1] - begin_ns)[:, None])
-            if done.invalid:
-                print(f"{label}: {done.invalid}; made again later")
-                continue
-            kind = ON_OFF if case.start_s else IDLE
-            kept[label] = Observed(label, kind, case.load, case.rate_per_s, done.rows, merges)
-            calibrations.write(options.out, {}, list(kept.values()))
-            made += 1
-            print(f"{len(kept)} of {len(work)}: {label}", flush=True)
+        replay_missing(options, calibration, work, kept)
     missing = [f"{case.name}-{i}" for case, i in work if f"{case.name}-{i}" not in kept]
     if missing:
         print(f"{len(missing)} replays are missing: run the same command again")

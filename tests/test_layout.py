@@ -17,10 +17,6 @@ MOST_LINES, MOST_OF_A_FUNCTION = 500, 60
 LONG_ON_PURPOSE = {("adapters/sidecars/kernel.py", "serve")}
 #: Still to be cut; must be empty at the end.
 TO_BE_CUT = {
-    "adapters/conformance.py",
-    "benchmarks/scheduler_pipe.py",
-    "benchmarks/validation.py",
-    "protocol/cli/calibrate.py",
     "adapters/schedulers/host.py",
     "adapters/schedulers/process.py",
     "protocol/cli/certify.py",

@@ -15,6 +15,7 @@ from rich.console import Console
 from adapters.published.registry import Reading, read
 from protocol.audit.imported import Imported
 from protocol.audit.judge import audit, finite, summary
+from protocol.cli import options
 from protocol.files import canonical_json, write_text
 from protocol.replay.measurements import SERVED, Measurements
 from protocol.workload.slo import Slo
@@ -40,12 +41,12 @@ def register(app: typer.Typer) -> None:
 
 def audit_command(
     paths: Annotated[list[Path], typer.Argument(help="result files, or folders that hold them")],
-    out: Annotated[Path | None, typer.Option(help="folder for audit.html and audit.json")] = None,
+    out: options.Out = None,
     markdown: Annotated[Path | None, typer.Option(help="write the audit as Markdown to this file")] = None,
-    slo: Annotated[str | None, typer.Option(help="judge per-request files by it, e.g. ttft<=200ms,itl<=50ms")] = None,
+    slo: options.Slo = None,
     policy: Annotated[str | None, typer.Option(help="arm whose claims are judged (default: the first)")] = None,
     control: Annotated[str | None, typer.Option(help="matched random arm (default: the one named so)")] = None,
-    json_: Annotated[bool, typer.Option("--json", help="print JSON instead of the summary")] = False,
+    json_: options.Json = False,
 ) -> None:
     """Recompute published comparisons and say which claims they license, by which gate not, or what is missing."""
     reading = read(paths, None if slo is None else Slo.parse(slo), policy, control)

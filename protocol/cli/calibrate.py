@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from adapters.merge_loads.runner import MergeLoad
@@ -19,11 +19,12 @@ from adapters.sidecars.real import RealSidecar
 from adapters.sidecars.simulated import SidecarModel
 from protocol.calibration import store as calibrations
 from protocol.calibration.store import Observed
-from protocol.certificate.reading import CERTIFICATE
+from protocol.cli import options
+from protocol.cli.progress import progress
 from protocol.errors import BadInput, Interrupted
 from protocol.evidence.partial import locked
-from protocol.files import canonical_json, write_text
-from protocol.gates.result import GateResult
+from protocol.files import CERTIFICATE, canonical_json, write_text
+from protocol.gates.result import GateResult, Status
 from protocol.gates.transfer import TITLE, calibrated_checks
 
 
@@ -31,34 +32,75 @@ def register(app: typer.Typer) -> None:
     app.command()(calibrate)
 
 
-def calibrate(
-    sidecar: Annotated[str, typer.Option(help="address of the server, e.g. http://127.0.0.1:8000")],
-    out: Annotated[Path, typer.Option(help="folder for calibration.json and its raw rows")],
-    model: Annotated[str | None, typer.Option(help="model to ask for (default: the only one of the server)")] = None,
-    merge_load: Annotated[
-        str, typer.Option(help="none, host, disk, network, collective, cuda, command:WORDS")
-    ] = "host",
-    merge_s: Annotated[float, typer.Option(min=0.1, max=600, help="seconds that a merge occupies the host")] = 8.0,
-    name: Annotated[str | None, typer.Option(help="name of the fitted model (default: the folder's)")] = None,
-    rates: Annotated[str, typer.Option(help="requests a second to sweep without merges")] = "2,5,8,11,14,17,20",
+@dataclass(frozen=True)
+class Runs:
+    """What is replayed."""
+
+    merge_s: Annotated[float, typer.Option(min=0.1, max=600, help="seconds that a merge occupies the host")] = 8.0
+    rates: Annotated[str, typer.Option(help="requests a second to sweep without merges")] = "2,5,8,11,14,17,20"
     loads: Annotated[
         str | None, typer.Option(help="the two rates of the merge runs (default: 35 % and 85 % of the knee)")
-    ] = None,
-    blocks: Annotated[int, typer.Option(min=5, max=1000, help="runs with merges at each of the two loads")] = 6,
-    sweep_s: Annotated[float, typer.Option(min=1, max=3600, help="seconds of each swept rate")] = 15.0,
+    ] = None
+    blocks: Annotated[int, typer.Option(min=5, max=1000, help="runs with merges at each of the two loads")] = 6
+    sweep_s: Annotated[float, typer.Option(min=1, max=3600, help="seconds of each swept rate")] = 15.0
     idle_s: Annotated[
         float, typer.Option(min=1, max=3600, help="seconds of each run without merges at the two loads")
-    ] = 40.0,
-    prompt_tokens: Annotated[str, typer.Option(help="prompt lengths, drawn alike")] = "12,47,223,364",
-    output_tokens: Annotated[str, typer.Option(help="output lengths, drawn alike")] = "128",
-    vocabulary: Annotated[int, typer.Option(min=8, help="token ids of prompts lie below this")] = 32_000,
-    chat: Annotated[bool, typer.Option("--chat", help="chat completions, prompts as text")] = False,
-    max_num_seqs: Annotated[int, typer.Option(min=1, help="the server's limit on running requests")] = 256,
-    max_batched_tokens: Annotated[int, typer.Option(min=1, help="the server's token budget of an iteration")] = 2048,
-    kv_tokens: Annotated[
-        int | None, typer.Option(min=2, help="the server's KV tokens (default: from its metrics)")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="root of every random stream")] = 20260601,
+    ] = 40.0
+    prompt_tokens: Annotated[str, typer.Option(help="prompt lengths, drawn alike")] = "12,47,223,364"
+    output_tokens: Annotated[str, typer.Option(help="output lengths, drawn alike")] = "128"
+    seed: options.Seed = options.ROOT
+
+    def plan(self) -> calibrating.CalibrationPlan:
+        """Raises BadInput on lists that are none."""
+        return calibrating.CalibrationPlan(
+            seed=self.seed,
+            merge_s=self.merge_s,
+            rates_per_s=tuple(numbers("--rates", self.rates)),
+            prompt_tokens=_counts("--prompt-tokens", self.prompt_tokens),
+            output_tokens=_counts("--output-tokens", self.output_tokens),
+            loads_per_s=_two(self.loads) if self.loads else None,
+            blocks=self.blocks,
+            sweep_s=self.sweep_s,
+            idle_s=self.idle_s,
+        )
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the server was started with."""
+
+    max_num_seqs: Annotated[int, typer.Option(min=1, help="the server's limit on running requests")] = 256
+    max_batched_tokens: Annotated[int, typer.Option(min=1, help="the server's token budget of an iteration")] = 2048
+    kv_tokens: Annotated[int | None, typer.Option(min=2, help="the server's KV tokens (default: from its metrics)")] = (
+        None
+    )
+
+    def model(self, url: str, plan: calibrating.CalibrationPlan) -> SidecarModel:
+        """A model with these limits, still to be fitted.  Raises BadInput when a request of the plan cannot fit."""
+        tokens = self.kv_tokens or identity.kv_tokens(url)
+        if tokens is None:
+            expected = "the tokens that its KV cache holds"
+            raise BadInput("--kv-tokens", "none, and the server's metrics do not say", expected)
+        longest = max(plan.prompt_tokens) + max(plan.output_tokens)
+        if longest > tokens:
+            where = "--prompt-tokens, --output-tokens"
+            raise BadInput(where, f"{longest} tokens in a request", f"at most {tokens} (KV cache)")
+        budget = max(self.max_batched_tokens, self.max_num_seqs)
+        limits = {"max_num_seqs": self.max_num_seqs, "max_batched_tokens": budget, "kv_tokens": tokens}
+        return SidecarModel.shipped().changed(limits)
+
+
+@options.grouped
+def calibrate(
+    sidecar: options.Sidecar,
+    out: Annotated[Path, typer.Option(help="folder for calibration.json and its raw rows")],
+    runs: Runs,
+    limits: Limits,
+    model: options.Model = None,
+    merge_load: options.MergeLoad = "host",
+    name: Annotated[str | None, typer.Option(help="name of the fitted model (default: the folder's)")] = None,
+    vocabulary: options.Vocabulary = 32_000,
+    chat: options.Chat = False,
 ) -> None:
     """Calibrate: sweep rates, run merges on and off at random at two loads, fit the simulator, judge G1.
 
@@ -67,52 +109,35 @@ def calibrate(
     An interrupted calibration goes on where it was.
     """
     notes = Console(stderr=True, highlight=False)
-    plan = calibrating.CalibrationPlan(
-        seed=seed,
-        merge_s=merge_s,
-        rates_per_s=tuple(numbers("--rates", rates)),
-        prompt_tokens=_counts("--prompt-tokens", prompt_tokens),
-        output_tokens=_counts("--output-tokens", output_tokens),
-        loads_per_s=_two(loads) if loads else None,
-        blocks=blocks,
-        sweep_s=sweep_s,
-        idle_s=idle_s,
-    )
-    load = MergeLoad.parse(merge_load)
-    sidecar = base_of(sidecar)
-    model = model_at(sidecar, model)
-    facts = {"server": identity.server_version(sidecar), "served_model": model.rstrip("/").rpartition("/")[2]}
-    tokens = kv_tokens or identity.kv_tokens(sidecar)
-    if tokens is None:
-        raise BadInput("--kv-tokens", "none, and the server's metrics do not say", "the tokens that its KV cache holds")
-    longest = max(plan.prompt_tokens) + max(plan.output_tokens)
-    if longest > tokens:
-        raise BadInput(
-            "--prompt-tokens, --output-tokens", f"{longest} tokens in a request", f"at most {tokens} (KV cache)"
-        )
+    plan, load, url = runs.plan(), MergeLoad.parse(merge_load), base_of(sidecar)
+    model = model_at(url, model)
+    facts = {"server": identity.server_version(url), "served_model": model.rstrip("/").rpartition("/")[2]}
+    unfitted = limits.model(url, plan).named(name or out.name)
     for old in (calibrations.FILE, CERTIFICATE):
         if (out / old).exists():
             raise BadInput(f"--out {out}", f"a finished {old}", "another folder")
-    limits = SidecarModel.shipped().changed(
-        {"max_num_seqs": max_num_seqs, "max_batched_tokens": max(max_batched_tokens, max_num_seqs), "kv_tokens": tokens}
-    )
-    limits = limits.named(name or out.name)
-    target = that_serves(Target(sidecar, model, chat=chat, vocabulary=vocabulary), plan.trace("warm-up", 1.0, 60.0))
-    notes.print(
-        f"{facts['server']}, merge load {load}; about {plan.seconds / 60:.0f} minutes of replays", soft_wrap=True
-    )
+    target = that_serves(Target(url, model, chat=chat, vocabulary=vocabulary), plan.trace("warm-up", 1.0, 60.0))
+    minutes = plan.seconds / 60
+    notes.print(f"{facts['server']}, merge load {load}; about {minutes:.0f} minutes of replays", soft_wrap=True)
     with locked(out):
         asked = canonical_json({**facts, "merge_load": str(load), "plan": repr(plan)})
         try:
-            runs = _measure(RealSidecar(target, load), plan, out / ".partial", asked, notes)
+            made = _measure(RealSidecar(target, load), plan, out / ".partial", asked, notes)
         except KeyboardInterrupt:
             raise Interrupted("finished runs are kept, and the same command goes on with them") from None
         stamp = {"date": calibrating.today(), "merge_load": str(load), "host": identity.host_facts()}
         notes.print("fitting: up to a few minutes")
         with notes.status("fitting"):
-            found = calibrating.conclude(runs, plan, limits, {**facts, **stamp})
-        calibrations.write(out, found, runs)
+            found = calibrating.conclude(made, plan, unfitted, {**facts, **stamp})
+        calibrations.write(out, found, made)
         shutil.rmtree(out / ".partial")
+    status = _show(found)
+    notes.print(f"calibration: {out / calibrations.FILE}", soft_wrap=True)
+    raise typer.Exit({"passed": 0, "failed": 1, "undecidable": 3}[status])
+
+
+def _show(found: dict[str, Any]) -> Status:
+    """What was fitted, and the verdict of G1, which is returned."""
     gate = GateResult("G1", TITLE, tuple(calibrated_checks(found, 0.05)))
     table = Table(title=f"G1 {gate.title}: {gate.status}", title_justify="left", box=None, pad_edge=False)
     for column in ("check", "status", "reason"):
@@ -122,8 +147,7 @@ def calibrate(
     Console(highlight=False).print(table)
     for key, (low, high) in found["intervals"].items():
         typer.echo(f"{key}: {found['model'][key]:.5g} ({low:.5g} to {high:.5g})")
-    notes.print(f"calibration: {out / calibrations.FILE}", soft_wrap=True)
-    raise typer.Exit({"passed": 0, "failed": 1, "undecidable": 3}[gate.status])
+    return gate.status
 
 
 def _measure(
@@ -148,11 +172,7 @@ def _measure(
         calibrations.write(partial / f".{run.label}", {}, [run])
         (partial / f".{run.label}").rename(partial / f"run-{run.label}")
 
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-        console=notes, transient=True,
-    )  # fmt: skip
-    with bar:
+    with progress(notes, counted=False) as bar:
         task = bar.add_task("replaying", total=plan.seconds)
         return calibrating.measure(
             server, plan, lambda line: notes.print(line, soft_wrap=True), lambda s: bar.advance(task, s), kept, keep

@@ -15,6 +15,7 @@ from protocol.certificate.compare import Compared, compare, paired
 from protocol.certificate.ledger import Entry, others
 from protocol.certificate.reading import RAW, read_certificate
 from protocol.certificate.verify import verify
+from protocol.cli import options
 from protocol.errors import BadInput
 from reports.format import clean, interval, p_text, p_value, pp
 
@@ -30,7 +31,7 @@ def compare_command(
     pair: Annotated[
         bool, typer.Option("--paired", help="the gain of the first of two over the second, seed by seed")
     ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    json_: options.Json = False,
 ) -> None:
     """Compare schedulers: Holm over all their claims; exit 0 when some claim still passes, 1 when none does.
 

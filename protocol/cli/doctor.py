@@ -19,6 +19,7 @@ from adapters.sidecars.identity import host_facts
 from adapters.sidecars.probing import base_of
 from adapters.sidecars.simulated import shipped_calibrations
 from protocol.certificate.model import TIERS, versions
+from protocol.cli import options
 
 
 def register(app: typer.Typer) -> None:
@@ -26,9 +27,9 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
-    sidecar: Annotated[str | None, typer.Option(help="address of a server to look for")] = None,
+    sidecar: options.MaybeSidecar = None,
     executable: Annotated[str | None, typer.Option(help="path of an engine's executable")] = None,
-    json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    json_: options.Json = False,
 ) -> None:
     """Say what this machine has and what each tier still needs."""
     found = facts(sidecar, executable)

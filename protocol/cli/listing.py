@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from protocol import registry
+from protocol.cli import options
 from protocol.regimes.regime import Regime
 
 
@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
     app.command("list")(list_command)
 
 
-def list_command(json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
+def list_command(json_: options.Json = False) -> None:
     """Registered schedulers, regimes, sidecars, trace formats and merge loads."""
     found = {
         group.removeprefix("protocol."): [{"name": p.name, "from": p.value} for p in registry.names(group).values()]

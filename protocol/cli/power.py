@@ -17,6 +17,7 @@ from rich.table import Table
 from scipy import stats
 
 from protocol import files, seeds
+from protocol.cli import options
 from protocol.errors import BadInput
 from protocol.stats import power as pw
 from protocol.stats.gains import MIN_DRAWS, MIN_EFFECT_PP, MIN_SEEDS
@@ -45,40 +46,36 @@ def register(app: typer.Typer) -> None:
 
 
 def power(
-    gain: Annotated[float, typer.Option(help="gain to detect, percentage points of sync-excess violations")] = 1.5,
-    min_effect: Annotated[
-        float, typer.Option(help="minimum effect of the certificate, pp: every test is of a gain of at most that")
-    ] = MIN_EFFECT_PP,
-    target: Annotated[float, typer.Option("--power", help="chance of detecting it")] = 0.9,
-    alpha: Annotated[float, typer.Option(help="level of the certificate")] = 0.05,
+    gain: Annotated[
+        float, typer.Option(min=0.001, max=100, help="gain to detect, percentage points of sync-excess violations")
+    ] = 1.5,
+    min_effect: options.MinEffect = MIN_EFFECT_PP,
+    target: Annotated[float, typer.Option("--power", min=0.01, max=0.999, help="chance of detecting it")] = 0.9,
+    alpha: options.Alpha = 0.05,
     claims: Annotated[
         int, typer.Option(min=1, help="claims in the certificate; Holm's first step is alpha / claims")
     ] = 1,
     policy_sd: Annotated[
-        float | None, typer.Option(help="seed-to-seed sd of the policy, pp (default: published)")
+        float | None, typer.Option(min=0, max=100, help="seed-to-seed sd of the policy, pp (default: published)")
     ] = None,
     draw_sd: Annotated[
-        float | None, typer.Option(help="seed-to-seed sd of a random draw, pp (published: 0.956)")
+        float | None, typer.Option(min=0.001, max=100, help="seed-to-seed sd of a random draw, pp (published: 0.956)")
     ] = None,
     pilot: Annotated[Path | None, typer.Option(help="certificate.json whose spreads to take")] = None,
     draws: Annotated[list[int] | None, typer.Option(min=MIN_DRAWS, help="draws a seed; repeatable")] = None,
     reps: Annotated[int, typer.Option(min=100, max=100_000, help="simulated certificates for each design")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="root of every random stream")] = 20260601,
-    json_: Annotated[bool, typer.Option("--json", help="print the result as JSON")] = False,
-    out: Annotated[Path | None, typer.Option(help="folder for power.json, power.svg and power.png")] = None,
+    seed: options.Seed = options.ROOT,
+    json_: options.Json = False,
+    out: options.Out = None,
 ) -> None:
     """Seeds needed to detect a gain, by simulation of the envelope with every test at the minimum effect.
 
     Without a pilot or --policy-sd, the published spreads of three kinds of policy are assumed.  A schedule is taken to
     vary as much on traces that it was not made on as on its own.
     """
-    if not 0 <= min_effect < math.inf:
-        raise BadInput("--min-effect", f"{min_effect:g}", "a number from 0 on")
-    _check("--gain", gain, min_effect, math.inf)
-    _check("--power", target, 0, 1)
-    _check("--alpha", alpha, 0, 1)
+    if gain <= min_effect:
+        raise BadInput("--gain", f"{gain:g}", f"more than --min-effect, {min_effect:g}")
     spreads = _spreads(pilot, policy_sd, draw_sd)
-    claims = claims or 1
     level = alpha / claims
     wanted = sorted(set(draws or (MIN_DRAWS, 19)))
     rows = [
@@ -108,23 +105,14 @@ def power(
         console.print(f"figure: {out / 'power.svg'}", soft_wrap=True)
 
 
-def _check(option: str, value: float, low: float, high: float) -> None:
-    if not low < value < high:
-        expected = f"a number above {low:g}" if high == math.inf else f"a number between {low:g} and {high:g}"
-        raise BadInput(option, f"{value:g}", expected)
-
-
 def _spreads(pilot: Path | None, policy_sd: float | None, draw_sd: float | None) -> list[Assumed]:
     if pilot is not None:
         if policy_sd is not None or draw_sd is not None:
             raise BadInput("--pilot", "--policy-sd or --draw-sd beside it", "either a pilot or assumed spreads")
         return pilot_spreads(pilot)
     draw = pw.DRAW_SD if draw_sd is None else draw_sd
-    _check("--draw-sd", draw, 0, math.inf)
     if policy_sd is None:
         return [Assumed.of(f"published, {name}", sd, draw) for name, sd in pw.POLICY_SD.items()]
-    if not 0 <= policy_sd < math.inf:
-        raise BadInput("--policy-sd", f"{policy_sd:g}", "a number from 0 on")
     return [Assumed.of("assumed", policy_sd, draw)]
 
 

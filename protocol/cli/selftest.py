@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Annotated
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ from rich.table import Table
 from adapters.traces.worlds import GeneratedWorlds
 from protocol import files
 from protocol.campaign.plan import Setting, Worlds
+from protocol.cli import options
 from protocol.cli.settings import PUBLISHED, setting_of
 from protocol.regimes.regime import Regime
 from protocol.selftest import families as selftest
@@ -29,14 +29,14 @@ def register(app: typer.Typer) -> None:
 
 
 def selftest_command(
-    quick: Annotated[bool, typer.Option("--quick", help="a few certifications of each family")] = False,
+    quick: options.Quick = False,
     synthetic: Annotated[bool, typer.Option(help="tests on synthetic costs")] = True,
     simulated: Annotated[bool, typer.Option(help="certifications on full replays of the generated regimes")] = True,
     nulls: Annotated[int | None, typer.Option(min=1, help="certifications of each null family")] = None,
     effects: Annotated[int | None, typer.Option(min=2, help="certifications of each known effect")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="root of every random stream")] = 20260601,
-    jobs: Annotated[int, typer.Option(min=1, help="processes")] = 2,
-    out: Annotated[Path | None, typer.Option(help="folder for selftest.csv and selftest.md")] = None,
+    seed: options.Seed = options.ROOT,
+    jobs: options.Jobs = 2,
+    out: options.Out = None,
 ) -> None:
     """False certification and power, with exact intervals; exit 1 when a bar is missed."""
     base = selftest.QUICK if quick else selftest.FULL

@@ -14,6 +14,7 @@ from rich.table import Table
 from protocol import files
 from protocol.campaign.arms import load, place
 from protocol.campaign.plan import Plan
+from protocol.cli import options
 from protocol.cli.settings import Overrides, contender_opener, settings_for
 from protocol.merging.schedule import Schedule
 from protocol.replay.measurements import FULLY, PARTLY
@@ -25,17 +26,15 @@ def register(app: typer.Typer) -> None:
 
 
 def simulate(
-    scheduler: Annotated[str, typer.Argument(help="FILE, FILE:Class, module:attr, cmd:COMMAND or a name")],
-    regime: Annotated[str | None, typer.Option(help="regime name or TOML file")] = None,
-    trace: Annotated[Path | None, typer.Option(help="real request trace instead of a regime")] = None,
-    trace_format: Annotated[str | None, typer.Option(help="format of --trace where it cannot be detected")] = None,
-    time_unit: Annotated[str | None, typer.Option(help="unit of the times in --trace where it is ambiguous")] = None,
+    scheduler: options.Scheduler,
+    regime: options.Regime = None,
+    trace: options.Trace = None,
+    trace_format: options.TraceFormat = None,
+    time_unit: options.TimeUnit = None,
     seed_number: Annotated[int, typer.Option(min=0, help="which seed (or window of a trace) to run")] = 0,
-    slo: Annotated[str | None, typer.Option(help="e.g. e2e<=1s")] = None,
-    decision_steps: Annotated[
-        int | None, typer.Option(min=1, help="inner steps between decisions (default: the regime's, 8)")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="root of every random stream")] = 20260601,
+    slo: options.Slo = None,
+    decision_steps: options.DecisionSteps = None,
+    seed: options.Seed = options.ROOT,
     out: Annotated[Path, typer.Option(help="figure to write: .svg, .pdf or .png")] = Path("timeline.svg"),
 ) -> None:
     """Run one scheduler through one seed and draw load, merges and violations."""

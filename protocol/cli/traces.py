@@ -14,6 +14,7 @@ from rich.text import Text
 from adapters.traces.inspection import Statistic, statistics
 from adapters.traces.readers import read_trace, readers
 from adapters.traces.report import ReadingReport
+from protocol.cli import options
 from protocol.files import canonical_json
 
 
@@ -27,9 +28,9 @@ def register(app: typer.Typer) -> None:
 def inspect(
     file: Annotated[Path, typer.Argument(help="request trace")],
     format_: Annotated[str | None, typer.Option("--format", help="format, where it cannot be detected")] = None,
-    time_unit: Annotated[str | None, typer.Option(help="unit of the times where ambiguous: s, ms, us or ns")] = None,
+    time_unit: options.TimeUnit = None,
     drop_bad_rows: Annotated[bool, typer.Option(help="leave unusable rows out instead of refusing the file")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    json_: options.Json = False,
 ) -> None:
     """What was read, what was left out, and what the trace is like as load."""
     with Console(stderr=True).status(f"reading {file}"):
@@ -46,7 +47,7 @@ def inspect(
         console.print(Text(f"note: {note}"), soft_wrap=True)
 
 
-def formats(json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
+def formats(json_: options.Json = False) -> None:
     """Formats of request traces that can be read; further ones come by the entry point `protocol.traces`."""
     known = readers()
     if json_:

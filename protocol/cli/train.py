@@ -20,10 +20,11 @@ import joblib
 import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from protocol import files
+from protocol.cli import options
 from protocol.cli import train_grid as grid
+from protocol.cli.progress import progress
 from protocol.cli.train_measure import acceleration_rows, contraction_rows, momentum_rows, transfer_rows
 from protocol.errors import BadInput
 from protocol.merging.peers.topology import Topology, UnstableMixing, warn_if_unstable
@@ -60,7 +61,7 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    quick: Annotated[bool, typer.Option("--quick", help="a few methods, one size, tiny models: under 30 s")] = False,
+    quick: options.Quick = False,
     islands: Annotated[list[int] | None, typer.Option(min=2, help="numbers of islands; the first runs all")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="runs of each method (default 3)")] = None,
     steps: Annotated[int | None, typer.Option(min=30, help="inner steps of the first number of islands")] = None,
@@ -75,7 +76,7 @@ def train(
     transfers: Annotated[bool, typer.Option(help="check the communication model on loopback sockets")] = True,
     jobs: Annotated[int | None, typer.Option(min=1, help="processes of one thread each (default 2; quick: 1)")] = None,
     first_seed: Annotated[int, typer.Option(min=0, help="seeds are this one and the following")] = 0,
-    out: Annotated[Path | None, typer.Option(help="folder for tables and figures")] = None,
+    out: options.Out = None,
 ) -> None:
     """DiLoCo, GASLoC and decentralised AdamW: loss against steps, tokens, bytes and modelled time."""
     began = time.perf_counter()
@@ -163,7 +164,6 @@ def _unstable(methods: Sequence[grid.Method], numbers: Sequence[int]) -> list[st
 
 def _run(work: Sequence[grid.Cell], corpus: Corpus, jobs: int, kept: Path | None) -> list[Curve]:
     """Train what is not among the `kept` curves of an interrupted run with the same settings."""
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     names = [hashlib.sha256(f"{cell!r} {corpus.digest}".encode()).hexdigest()[:24] for cell in work]
     done: dict[int, Curve] = {}
     for k, name in enumerate(names):
@@ -177,7 +177,7 @@ def _run(work: Sequence[grid.Cell], corpus: Corpus, jobs: int, kept: Path | None
     threads = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        with progress(Console(stderr=True)) as bar:
             task = bar.add_task("training", total=len(work), completed=len(done))
             parallel = joblib.Parallel(jobs, return_as="generator")
             results = parallel(joblib.delayed(grid.train_cell)(work[k], corpus) for k in order)

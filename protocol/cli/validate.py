@@ -14,6 +14,7 @@ from rich.text import Text
 
 from adapters.conformance import CHECKS, Finding, check_scheduler
 from adapters.schedulers import open_scheduler
+from protocol.cli import options
 
 _STYLE = {"error": "bold red", "warning": "yellow"}
 
@@ -23,12 +24,12 @@ def register(app: typer.Typer) -> None:
 
 
 def validate(
-    scheduler: Annotated[str, typer.Argument(help="FILE, FILE:Class, module:attr, cmd:COMMAND, a merge log or a name")],
+    scheduler: options.Scheduler,
     decisions: Annotated[int, typer.Option(min=10, help="observations a run")] = 300,
     islands: Annotated[int, typer.Option(min=2, help="islands of the fleet, for schedulers that name groups")] = 8,
-    timeout: Annotated[float, typer.Option(min=0.01, help="seconds within which each decision must come")] = 5.0,
+    timeout: options.DecisionTimeout = 5.0,
     log: Annotated[Path | None, typer.Option(help="file to which the scheduler's prints are appended")] = None,
-    json_: Annotated[bool, typer.Option("--json", help="print the findings as JSON")] = False,
+    json_: options.Json = False,
 ) -> None:
     """Check that a scheduler can be certified at all: no trace, no sidecar, a few seconds.
 

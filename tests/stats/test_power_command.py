@@ -99,14 +99,22 @@ def test_a_bad_pilot_is_refused(tmp_path: Path, change: Any, says: str) -> None:
         command.pilot_spreads(pilot(tmp_path, change))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--gain", "0"), ("--gain", "0.5"), ("--gain", "nan"), ("--min-effect", "-1"), ("--min-effect", "nan"),
-        ("--gain", "inf"), ("--power", "1"), ("--power", "nan"), ("--alpha", "0"),
-        ("--policy-sd", "-1"), ("--policy-sd", "nan"), ("--draw-sd", "0"), ("--pilot", "absent.json"),
-        ("--pilot", "absent.json", "--draw-sd", "1"),
-    ],
+OUT_OF_RANGE = (
+    ("--gain", "0"), ("--gain", "nan"), ("--gain", "inf"), ("--min-effect", "-1"), ("--min-effect", "nan"),
+    ("--power", "1"), ("--power", "nan"), ("--alpha", "0"), ("--policy-sd", "-1"), ("--policy-sd", "nan"),
+    ("--draw-sd", "0"),
 )  # fmt: skip
-def test_bad_options_are_refused(options: tuple[str, ...]) -> None:
+
+
+@pytest.mark.parametrize("options", OUT_OF_RANGE)
+def test_what_is_out_of_range_is_refused(options: tuple[str, ...]) -> None:
+    found = run(*options)
+    assert found.exit_code == 2 and options[0] in found.output
+
+
+CONTRADICTORY = (("--gain", "0.5"), ("--pilot", "absent.json"), ("--pilot", "absent.json", "--draw-sd", "1"))
+
+
+@pytest.mark.parametrize("options", CONTRADICTORY)
+def test_what_cannot_be_together_is_refused(options: tuple[str, ...]) -> None:
     assert isinstance(run(*options).exception, BadInput)
