@@ -16,7 +16,6 @@ from fault_server import GOOD, HANG, FaultServer, evenly, serving, told
 from sse_bodies import BODIES, BROKEN, DIALECTS
 
 from adapters.sidecars.openai import API_KEY, Deadlines, Run, Target, replay, that_serves
-from adapters.sidecars.real import urgent
 from protocol.errors import SidecarError
 from protocol.merging.schedule import Schedule
 from protocol.replay.measurements import FAILED, REFUSED, SERVED, not_streamed
@@ -89,8 +88,7 @@ def test_bodies_in_pieces_of_any_size(server: FaultServer) -> None:
     """Right to 2 ms: a busy machine may be late, but not always, and an event that is misread is 20 ms off."""
     left = ASKED
     for _ in range(25):
-        with urgent():
-            wrong = {what: why for what in _measured(server, left) if (why := what[2])}
+        wrong = {what: why for what in _measured(server, left) if (why := what[2])}
         left = [(name, size) for name, size, _ in wrong]
         if not left:
             return
@@ -103,7 +101,7 @@ def _measured(server: FaultServer, asked: list[tuple[str, int]]) -> Iterator[tup
     numbers = {name: number for number, name in enumerate(BODIES)}
     trace = evenly(len(asked), 0.03)
     target = told(server.url, *((fs.BODY, numbers[name], size) for name, size in asked))
-    done = replay(target, trace, Schedule.empty(), QUICK, begun.append)
+    done = replay(target, trace, Schedule.empty(), Deadlines(), begun.append)
     m = done.measurements
     for k, (name, size) in enumerate(asked):
         expected = BODIES[name]
