@@ -36,7 +36,7 @@ def calibrate(
     out: Annotated[Path, typer.Option(help="folder for calibration.json and its raw rows")],
     model: Annotated[str | None, typer.Option(help="model to ask for (default: the only one of the server)")] = None,
     merge_load: Annotated[
-        str, typer.Option(help="none, host, disk, network, collective, cuda, command:WORDS")
+        str, typer.Option(help="none, host, disk, network, collective, cuda, pause, command:WORDS")
     ] = "host",
     merge_s: Annotated[float, typer.Option(min=0.1, max=600, help="seconds that a merge occupies the host")] = 8.0,
     name: Annotated[str | None, typer.Option(help="name of the fitted model (default: the folder's)")] = None,
