@@ -9,19 +9,26 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from http.client import HTTPException
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from adapters.merge_loads.worker import KINDS, ONCE
+from adapters.merge_loads.worker import KINDS, ONCE, post
 from protocol.errors import BadInput, SidecarError
 from protocol.merging.schedule import Schedule
 from protocol.replay.replay import MERGE_WITHIN_NS
 from protocol.workload.trace import NS_PER_S
 
 NONE = "none"
+PAUSE = "pause"
+#: What vLLM serves (with VLLM_SERVER_DEV_MODE=1): requests under way are frozen, and go on afterwards.
+PAUSE_PATH, RESUME_PATH = "/pause?mode=keep", "/resume"
 _READY_S = 60.0
+#: Seconds that a process has to put in order what it disturbed before it is killed.
+_GRACE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,8 @@ class MergeLoad:
             if not equals or not value:
                 raise BadInput("--merge-load", repr(word), "key=value")
             options[key] = value
+        if kind == PAUSE:
+            _check_pause(options)
         default = os.cpu_count() or 1 if kind == "host" else 2 if kind == "collective" else 1
         processes = options.pop("processes", str(default))
         if not processes.isdigit() or not 1 <= int(processes) <= 256:
@@ -69,6 +78,13 @@ class MergeLoad:
             if key not in known:
                 raise BadInput("--merge-load", repr(key), f"one of processes, {', '.join(known)}")
         return cls(kind, int(processes), tuple(sorted(options.items())))
+
+    def beside(self, url: str) -> MergeLoad:
+        """The load beside the server at `url`: a pause that names no addresses pauses that server."""
+        if self.kind != PAUSE or self.options:
+            return self
+        base = url.rstrip("/")
+        return replace(self, options=(("pause", base + PAUSE_PATH), ("resume", base + RESUME_PATH)))
 
     def __str__(self) -> str:
         if self.kind in (NONE, "command"):
@@ -119,7 +135,9 @@ class Runner:
         self._planned: list[tuple[int, int]] = []
 
     def start(self) -> None:
-        """Raises SidecarError when a process does not get ready."""
+        """Raises SidecarError when a process does not get ready, BadInput on a pause of nothing."""
+        if self.load.kind == PAUSE and not self.load.options:
+            raise BadInput("--merge-load", "pause of no server", "pause:pause=URL,resume=URL")
         if self.load.kind == NONE:
             return
         port = _free_port() if self.load.kind == "collective" else 0
@@ -221,14 +239,38 @@ class Runner:
         return None
 
     def close(self) -> None:
-        """End every process, whatever it is doing."""
+        """End every process, whatever it is doing; a server that was paused is resumed, whatever happened."""
         for process in self._processes:
             if process.poll() is None:
-                process.kill()
+                self._end(process)
             process.wait()
+            if self.load.kind == PAUSE and process.returncode < 0:  # killed, perhaps between the two
+                with suppress(OSError, RuntimeError, HTTPException):
+                    post(dict(self.load.options)["resume"])
             for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe is not None and not pipe.closed:
                     pipe.close()
+
+    def _end(self, process: subprocess.Popen[str]) -> None:
+        if self.load.kind == PAUSE:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE_S)
+                return
+        process.kill()
+
+
+def _check_pause(options: Mapping[str, str]) -> None:
+    """Raises BadInput on anything but two addresses, or none."""
+    if options.get("processes", "1") != "1":
+        raise BadInput("--merge-load, processes", options["processes"], "1 for a pause")
+    if not options.keys() - {"processes"}:
+        return
+    for key in ("pause", "resume"):
+        parts = urlsplit(options.get(key, ""))
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
+            found = "credentials in it" if parts.username or parts.password else repr(options.get(key, ""))
+            raise BadInput(f"--merge-load, {key}", found, "pause:pause=URL,resume=URL, each http://HOST:PORT/PATH")
 
 
 @contextmanager

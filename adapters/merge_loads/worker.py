@@ -2,13 +2,16 @@
 
 Input: one line a window, `BEGIN_NS END_NS` on the monotonic clock, which all processes of a host share.
 Output: `ready` once, then a line a window, `BEGIN_NS END_NS UNITS`, as it really ran.
-Run as `python -m adapters.merge_loads.worker KIND [key=value ...]`; it imports nothing of the harness.
+Run as `python -m adapters.merge_loads.worker KIND [key=value ...]`; it imports nothing of the harness, and begins no
+window once the process that started it is gone.
 """
 
 from __future__ import annotations
 
+import http.client
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -16,8 +19,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 Unit = Callable[[int], None]
+#: Seconds that a server may take to pause or to resume.
+PATIENCE_S = 30.0
 
 
 def host(matmul: int = 512, write_mb: int = 16) -> Unit:
@@ -100,6 +106,59 @@ def command(run: str = "") -> Unit:
     return unit
 
 
+def pausing(pause: str = "", resume: str = "") -> Unit:
+    """The server itself stands still: a POST to `pause` at the window's beginning, one to `resume` at its end.
+
+    The second is sent whatever happens, also when this process is terminated in between.
+    """
+    # It does nothing to a server that runs, heals one that was left paused, and finds out whether there is any.
+    post(resume)
+    paused, stopped = False, False
+
+    def stop(*_: object) -> None:
+        """Ends the process, but within a window only the window: whatever was raised there might skip the resuming."""
+        nonlocal stopped
+        stopped = True
+        if not paused:
+            sys.exit(128 + signal.SIGTERM)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+
+    def unit(end_ns: int) -> None:
+        nonlocal paused
+        paused = True
+        try:
+            post(pause)
+            while not stopped and (left_ns := end_ns - time.monotonic_ns()) > 0:
+                time.sleep(min(left_ns / 1e9, 0.01))
+        finally:
+            post(resume)
+            paused = False
+        if stopped:
+            sys.exit(128 + signal.SIGTERM)
+
+    return unit
+
+
+def post(url: str) -> None:
+    """An empty POST.  Raises OSError or HTTPException when nobody answers, RuntimeError on another status than 2xx."""
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=PATIENCE_S)
+    headers = {"Content-Length": "0"}
+    if os.environ.get("OPENAI_API_KEY"):
+        headers["Authorization"] = f"Bearer {os.environ['OPENAI_API_KEY']}"
+    try:
+        connection.request("POST", (parts.path or "/") + (f"?{parts.query}" if parts.query else ""), headers=headers)
+        answer = connection.getresponse()
+        said = answer.read(300).decode("utf-8", "replace")
+    finally:
+        connection.close()
+    if not 200 <= answer.status < 300:
+        raise RuntimeError(f"POST {url}: HTTP {answer.status}: {' '.join(said.split())}")
+
+
 def cuda(matmul: int = 4096, copy_mb: int = 64) -> Unit:
     """A GPU: bf16 products and copies to the host."""
     import torch
@@ -140,12 +199,14 @@ def collective(rank: int = 0, world: int = 1, port: int = 0, payload_mb: int = 1
 
 KINDS: dict[str, Callable[..., Unit]] = {
     "host": host, "disk": disk, "network": network, "command": command, "cuda": cuda, "collective": collective,
+    "pause": pausing,
 }  # fmt: skip
 #: Kinds that do one thing a window instead of repeating until it ends.
 ONCE = ("command",)
 
 
 def main() -> None:
+    parent = os.getppid()
     kind, options = sys.argv[1], dict(word.split("=", 1) for word in sys.argv[2:])
     unit = KINDS[kind](**{key: int(value) if value.lstrip("-").isdigit() else value for key, value in options.items()})
     sys.stdout.write("ready\n")
@@ -153,6 +214,8 @@ def main() -> None:
     for line in sys.stdin:
         begin_ns, end_ns = map(int, line.split())
         time.sleep(max(begin_ns - time.monotonic_ns(), 0) / 1e9)
+        if os.getppid() != parent:
+            return
         began_ns, units = time.monotonic_ns(), 0
         while time.monotonic_ns() < end_ns:
             unit(end_ns)

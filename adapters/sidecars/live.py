@@ -46,6 +46,9 @@ class LiveServer:
     #: Counts prompts on from the clock: no segment is served from the prefix cache of another, or of another session.
     _salt: int = field(default_factory=lambda: time.time_ns() // 1_000_000, init=False)
 
+    def __post_init__(self) -> None:
+        self.load = self.load.beside(self.target.url)
+
     def reach(self, trace: RequestTrace) -> None:
         """Find request fields that the server takes.  Raises SidecarError when it serves nothing of the trace."""
         self.target = that_serves(self.target, trace, self._unmeasured)

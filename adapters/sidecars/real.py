@@ -40,6 +40,9 @@ class RealSidecar:
     load: MergeLoad
     deadlines: Deadlines = field(default_factory=Deadlines)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "load", self.load.beside(self.target.url))
+
     def replay(self, trace: RequestTrace, schedule: Schedule) -> Replay:
         """Offer the trace open-loop while the merges of the schedule run; exposure counts what really ran.
 

@@ -62,7 +62,9 @@ Text = Annotated[bool, typer.Option("--text", help="prompts as text, for servers
 Vocabulary = Annotated[int, typer.Option(min=16, help="token ids of prompts lie below this")]
 MergeLoad = Annotated[
     str,
-    typer.Option(help="what a merge does to the host: none, host, disk, network, collective, cuda, command:WORDS"),
+    typer.Option(
+        help="what a merge does to the host: none, host, disk, network, collective, cuda, pause, command:WORDS"
+    ),
 ]
 Calibration = Annotated[Path | None, typer.Option(help="folder of `protocol calibrate`")]
 
