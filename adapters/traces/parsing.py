@@ -182,6 +182,30 @@ def _epoch_seconds(text: str, expected: str) -> int:
 
 
 @dataclass
+class Custom:
+    """Parses a time in a `strptime` pattern of the user's to nanoseconds since 1970; without an offset it is UTC."""
+
+    pattern: str
+
+    def __call__(self, value: object) -> int:
+        expected = f"a time like {self.pattern}"
+        if is_blank(value):
+            raise BadValue("no time", expected)
+        try:
+            moment = datetime.strptime(str(value).strip(), self.pattern)
+        except (ValueError, TypeError):
+            raise BadValue("time does not fit the format", expected) from None
+        passed = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
+        time_ns = passed // timedelta(microseconds=1) * 1000
+        if not 0 <= time_ns <= LATEST_NS:
+            raise BadValue("time out of range", "a date from 1970 to 2261")
+        return time_ns
+
+    def block(self, cells: Any) -> NDArray[np.int64] | None:
+        return None
+
+
+@dataclass
 class Tokens:
     """A token count, 0 included.  A trailing .0, as data frames write it, is a whole number."""
 

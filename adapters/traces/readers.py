@@ -6,34 +6,37 @@ A reader is any object with the three members of `TraceReader`, registered under
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from adapters.traces.parsing import DATE, UNITS, Fault, Number, Stamp, Tokens, is_blank, is_date, parse_column
-from adapters.traces.report import EPOCH_FROM_NS, FAILED, ReadingReport, resolution_ns, stamp
-from adapters.traces.sample import Sample, load, refusal
-from adapters.traces.tables import Rows, row_error, rows_of
+from adapters.traces.assembling import Found, assembled
+from adapters.traces.parsing import DATE, UNITS, is_blank, is_date
+from adapters.traces.report import ABSENT, DECLARED, IN_FILE, ReadingReport
+from adapters.traces.sample import TABLES, Sample, load, refusal
+from adapters.traces.tables import Rows, rows_of
 from adapters.traces.windows import Cut, cut, windows
 from protocol import registry
 from protocol.errors import BadInput, ProtocolError
-from protocol.workload.trace import NS_PER_S, RequestTrace
+from protocol.workload.trace import RequestTrace
 
 __all__ = [
-    "AZURE", "BURSTGPT", "GENERIC", "MOONCAKE", "VIDUR", "Cut", "ReadingReport", "Sample", "TraceReader",
+    "AZURE", "BURSTGPT", "GENERIC", "MOONCAKE", "VIDUR", "Cut", "Reading", "ReadingReport", "Sample", "TraceReader",
     "cut", "read_trace", "readers", "windows",
 ]  # fmt: skip
 
 GROUP = "protocol.traces"
-_TABLES = ("csv", "jsonl", "parquet")
-_BLANK = "blank row"
-#: Longer than any published trace (BurstGPT: 121 days); what is longer was written in another unit.
-MOST_DAYS = 400
+#: What `--columns` may name.
+ROLES = ("time", "prompt_tokens", "output_tokens")
+#: Prompt tokens of a Mooncake block; the last of a request may be partly filled.
+MOONCAKE_BLOCK = 512
+#: Share of rows whose blocks may not fit before the file counts as somebody else's.
+MOST_UNFIT = 0.01
 
 
 @runtime_checkable
@@ -59,30 +62,124 @@ class TraceReader(Protocol):
     ) -> tuple[RequestTrace, ReadingReport]: ...
 
 
+@dataclass(frozen=True)
+class Reading:
+    """How to read a trace, as the user asked for it.
+
+    format : name of a reader; None detects it.  time_unit : s, ms, us or ns where the file leaves it open.
+    time_format : a `strptime` pattern for the times of `columns`.  columns : role (of `ROLES`) to column, for tables
+    of no known format; of JSON a dotted path such as `usage.prompt_tokens`.
+    tokens : prompt and output tokens of every request, declared for a log that has none.
+    drop_bad_rows : leave unusable rows out and count them by reason instead of refusing the file.
+
+    Raises BadInput when they contradict each other.
+    """
+
+    format: str | None = None
+    time_unit: str | None = None
+    time_format: str | None = None
+    columns: tuple[tuple[str, str], ...] = ()
+    tokens: tuple[int, int] | None = None
+    drop_bad_rows: bool = False
+
+    def __post_init__(self) -> None:
+        if self.time_unit is not None and self.time_unit not in UNITS:
+            raise BadInput("--time-unit", repr(self.time_unit), f"one of {', '.join(UNITS)}")
+        if self.format not in (None, GENERIC_NAME) and self.columns:
+            raise BadInput("--columns", f"--format {self.format} as well", "one of them")
+        if self.time_format is not None:
+            self._check_pattern(self.time_format)
+        if self.tokens is not None and min(self.tokens) < 1:
+            raise BadInput("--tokens", f"{self.tokens[0]},{self.tokens[1]}", "two whole numbers of at least 1")
+
+    def _check_pattern(self, pattern: str) -> None:
+        if not self.columns:
+            raise BadInput("--time-format", repr(pattern), "--columns time=NAME as well: whose format is it?")
+        if self.time_unit:
+            raise BadInput("--time-format", f"--time-unit {self.time_unit} as well", "one of them")
+        try:
+            datetime.strptime(datetime(2025, 1, 2).strftime(pattern), pattern)
+        except ValueError as error:
+            raise BadInput("--time-format", repr(pattern), f"a pattern like %d/%m/%Y %H:%M:%S.%f ({error})") from None
+        if "%Y" not in pattern and "%y" not in pattern:
+            raise BadInput("--time-format", repr(pattern), "a pattern with the year: times of day alone repeat")
+
+    def describe(self) -> dict[str, Any]:
+        """What was asked for, ready for JSON; what was not is left out."""
+        given = {**vars(self), "columns": dict(self.columns), "tokens": list(self.tokens or ())}
+        return {name: value for name, value in given.items() if value}
+
+    @classmethod
+    def from_described(cls, given: Mapping[str, Any]) -> Reading:
+        """The inverse of `describe`."""
+        tokens = given.get("tokens")
+        columns = tuple(dict(given.get("columns", {})).items())
+        return cls(**{**given, "columns": columns, "tokens": tuple(tokens) if tokens else None})
+
+
+def columns_of(text: str) -> tuple[tuple[str, str], ...]:
+    """`time=startTime,prompt_tokens=usage.prompt_tokens` as roles and columns.  Raises BadInput."""
+    found: dict[str, str] = {}
+    for term in text.split(","):
+        role, separator, column = (part.strip() for part in term.partition("="))
+        if not separator or not column or role not in ROLES:
+            raise BadInput("--columns", repr(term), f"ROLE=COLUMN, with ROLE one of {', '.join(ROLES)}")
+        if role in found:
+            raise BadInput("--columns", f"{role} twice", "each role once")
+        found[role] = column
+    if "time" not in found:
+        raise BadInput("--columns", repr(text), "time=COLUMN as well")
+    return tuple(found.items())
+
+
+def tokens_of(text: str) -> tuple[int, int]:
+    """`200,128` as prompt and output tokens.  Raises BadInput."""
+    parts = text.split(",")
+    if len(parts) != 2 or not all(part.strip().isdecimal() and len(part) < 9 for part in parts):
+        raise BadInput("--tokens", repr(text), "prompt and output tokens of every request, e.g. 200,128")
+    return int(parts[0]), int(parts[1])
+
+
 def read_trace(
-    path: str | Path, *, format: str | None = None, time_unit: str | None = None, drop_bad_rows: bool = False
+    path: str | Path, asked: Reading | None = None, *, absent_ok: bool = False, **given: Any
 ) -> tuple[RequestTrace, ReadingReport]:
     """Read a request trace: arrivals in whole nanoseconds from the first kept request on, sorted.
 
-    format : name of a reader; None detects it by the columns.  time_unit : s, ms, us or ns where the file leaves it
-    open.  drop_bad_rows : leave unusable rows out and count them by reason instead of refusing the file.  Requests
-    without output tokens failed in the source: they are always left out and counted.
+    asked : how; or the fields of `Reading` by name.  absent_ok : take a log without token counts (the report says so,
+    and the trace's mean nothing) instead of refusing it.  Requests that failed in the source are always left out and
+    counted.
 
     Raises BadInput: one line with file, row and column, what was found and what was expected.
     """
-    if time_unit is not None and time_unit not in UNITS:
-        raise BadInput("--time-unit", repr(time_unit), f"one of {', '.join(UNITS)}")
+    asked = asked or Reading(**given)
     known = readers()
-    if format is not None and format not in known:
-        registry.load(GROUP, format)  # raises, with near names
+    if asked.format is not None and asked.format not in known:
+        registry.load(GROUP, asked.format)  # raises, with near names
     sample = load(path)
-    if format is not None:
-        reader = known[format]
-        if sample.container in ("empty", "binary"):
+    reader = _chosen(sample, known, asked)
+    trace, report = reader.read(sample, time_unit=asked.time_unit, drop_bad_rows=asked.drop_bad_rows)
+    if asked.tokens is not None:
+        if report.tokens != ABSENT:
+            raise BadInput("--tokens", f"token counts in {path} as well", "it only for logs that have none")
+        counts = [np.full(len(trace), n, np.int32) for n in asked.tokens]
+        trace = replace(trace, prompt_tokens=counts[0], output_tokens=counts[1])
+        report = replace(report, tokens=DECLARED)
+    if report.tokens == ABSENT and not absent_ok:
+        expected = "--tokens PROMPT,OUTPUT to declare them, or --regime FILE.toml whose [tokens] they are drawn from"
+        raise BadInput(str(path), f"a log without token counts (format {report.format})", expected)
+    return trace, report
+
+
+def _chosen(sample: Sample, known: dict[str, TraceReader], asked: Reading) -> TraceReader:
+    if asked.columns:
+        if sample.container not in TABLES:
             raise refusal(sample)
-    else:
-        reader = _detected(sample, known)
-    return reader.read(sample, time_unit=time_unit, drop_bad_rows=drop_bad_rows)
+        return MappedReader(asked.columns, asked.time_format)
+    if asked.format is None:
+        return _detected(sample, known)
+    if sample.container in ("empty", "binary"):
+        raise refusal(sample)
+    return known[asked.format]
 
 
 def readers() -> dict[str, TraceReader]:
@@ -101,6 +198,8 @@ def readers() -> dict[str, TraceReader]:
 
 def _detected(sample: Sample, known: dict[str, TraceReader]) -> TraceReader:
     """The one reader that matches; GENERIC only when no other does."""
+    if sample.container == "empty":
+        raise refusal(sample)
     matching = [name for name, reader in known.items() if name != GENERIC.name and reader.matches(sample)]
     if len(matching) > 1:
         raise BadInput(str(sample.path), f"a file that {' and '.join(matching)} claim", "--format with one of them")
@@ -110,9 +209,9 @@ def _detected(sample: Sample, known: dict[str, TraceReader]) -> TraceReader:
         return GENERIC
     # Most of a known header: say what is missing rather than that nothing fits.
     near = [r for r in known.values() if isinstance(r, ColumnReader) and len(r.missing(sample)) == 1]
-    if sample.container in _TABLES and len(near) == 1:
+    if sample.container in TABLES and len(near) == 1:
         raise near[0].lacks(sample)
-    if sample.container in _TABLES and GENERIC.roles(sample) == 2:
+    if sample.container in TABLES and GENERIC.roles(sample) == 2:
         GENERIC.names(sample)  # raises
     raise refusal(sample)
 
@@ -123,6 +222,7 @@ class ColumnReader:
 
     unit : of the times, `date` for calendar dates.  mark : further columns that tell the format apart.
     strict : further keys than these mean another producer, whose unit nobody knows; the user must give it.
+    ignored : columns of things that no sidecar here models, counted in a note.
     """
 
     name: str
@@ -133,6 +233,7 @@ class ColumnReader:
     unit: str
     mark: tuple[str, ...] = ()
     strict: bool = False
+    ignored: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -149,18 +250,22 @@ class ColumnReader:
         return BadInput(f"{sample.path}{line}", f"columns {found}", f"{missing} as well (format {self.name})")
 
     def matches(self, sample: Sample) -> bool:
-        if sample.container not in _TABLES or self.missing(sample):
+        if sample.container not in TABLES or self.missing(sample):
             return False
         return not self.strict or set(sample.columns) == set(self.columns)
 
     def read(self, sample: Sample, *, time_unit: str | None, drop_bad_rows: bool) -> tuple[RequestTrace, ReadingReport]:
-        if sample.container not in _TABLES:
+        if sample.container not in TABLES:
             raise refusal(sample)
         if self.missing(sample):
             raise self.lacks(sample)
-        rows = rows_of(sample, _once(sample, self.time, self.prompt, self.output), drop_bad_rows)
-        unit, notes = self._unit(sample, rows, time_unit), ()
-        return _assembled(self.name, (self.time, self.prompt, self.output), sample, rows, unit, drop_bad_rows, notes)
+        columns = (self.time, self.prompt, self.output)
+        further = tuple(name for name in (*self.mark, *self.ignored) if name in sample.columns)
+        rows = rows_of(sample, _once(sample, *columns, *further), drop_bad_rows)
+        notes = tuple(note for name in self.ignored if name in further for note in _ignored(rows, further, name))
+        unread = tuple(sorted(rows.keys - set(columns) - set(further)))
+        unit = self._unit(sample, rows, time_unit)
+        return assembled(sample, Found(self.name, columns, rows, unit, notes=notes, unread=unread), drop_bad_rows)
 
     def _unit(self, sample: Sample, rows: Rows, time_unit: str | None) -> str:
         if not self.strict:
@@ -172,6 +277,8 @@ class ColumnReader:
         extra = sorted(rows.keys - set(self.columns))
         if extra:
             raise _open_unit(sample, self.time, f"keys that {self.name} files lack ({', '.join(extra[:8])})")
+        if "hash_ids" in self.mark:
+            _check_blocks(sample, rows, self.name, self.time)
         # Milliseconds are whole numbers in these files; the same keys with fractions are in another unit.
         for block in rows.blocks(0):
             for value in _texts(block):
@@ -180,11 +287,14 @@ class ColumnReader:
         return self.unit
 
 
+GENERIC_NAME = "generic"
+
+
 @dataclass(frozen=True)
 class GenericReader:
     """Any table whose columns say what they hold; see TIMES, PROMPTS and OUTPUTS."""
 
-    name: str = "generic"
+    name: str = GENERIC_NAME
     description: str = "CSV, JSON lines or Parquet with arrival_s (or _ms, _us, _ns), prompt_tokens, output_tokens"
 
     #: Columns that carry their unit, and columns that need dates in them or a unit from the user.
@@ -196,7 +306,7 @@ class GenericReader:
     bailian = frozenset({"chat_id", "parent_chat_id", "turn", "timestamp"})
 
     def matches(self, sample: Sample) -> bool:
-        return sample.container in _TABLES and self.roles(sample) == 3
+        return sample.container in TABLES and self.roles(sample) == 3
 
     def roles(self, sample: Sample) -> int:
         """How many of time, prompt tokens and output tokens the columns hold."""
@@ -212,12 +322,13 @@ class GenericReader:
         )
 
     def read(self, sample: Sample, *, time_unit: str | None, drop_bad_rows: bool) -> tuple[RequestTrace, ReadingReport]:
-        if sample.container not in _TABLES:
+        if sample.container not in TABLES:
             raise refusal(sample)
         names = self.names(sample)
         rows = rows_of(sample, _once(sample, *names), drop_bad_rows)
         unit, notes = self._unit(sample, rows, names[0], time_unit)
-        return _assembled(self.name, names, sample, rows, unit, drop_bad_rows, notes)
+        unread = tuple(sorted(rows.keys - set(names)))
+        return assembled(sample, Found(self.name, names, rows, unit, notes=notes, unread=unread), drop_bad_rows)
 
     def _one(self, sample: Sample, choices: tuple[str, ...], default: str) -> str:
         """The only column of `choices`; "" when there is none and `default` is empty."""
@@ -246,6 +357,87 @@ class GenericReader:
         raise _open_unit(sample, time, "numbers without a unit")
 
 
+@dataclass(frozen=True)
+class MappedReader:
+    """A table whose columns the user named: role and column.  Roles left out are found by the generic names."""
+
+    columns: tuple[tuple[str, str], ...]
+    time_format: str | None = None
+    name: str = "--columns"
+    description: str = "any CSV, JSON or Parquet table, by --columns time=NAME,prompt_tokens=NAME,output_tokens=NAME"
+
+    def matches(self, sample: Sample) -> bool:
+        return sample.container in TABLES
+
+    def read(self, sample: Sample, *, time_unit: str | None, drop_bad_rows: bool) -> tuple[RequestTrace, ReadingReport]:
+        chosen = dict(self.columns)
+        for role, names in (("prompt_tokens", GENERIC.prompts), ("output_tokens", GENERIC.outputs)):
+            present = [name for name in names if name in sample.columns]
+            if role not in chosen and len(present) == 1:
+                chosen[role] = present[0]
+        for role, column in chosen.items():
+            if not sample.has(column):
+                shown = ", ".join(repr(name[:40]) for name in sample.columns[:16]) or "none"
+                raise BadInput(
+                    f"--columns, {role}", f"{column!r}, and {sample.path} has columns {shown}", "one of them"
+                )
+        if len(chosen) == 2:
+            (lacking,) = set(ROLES) - set(chosen)
+            raise BadInput(
+                "--columns", f"no {lacking}", f"{lacking}=COLUMN as well, or neither of the two token counts"
+            )
+        asked = _once(sample, *dict.fromkeys(chosen[role] for role in ROLES if role in chosen))
+        rows = rows_of(sample, asked, drop_bad_rows)
+        unread = tuple(sorted(rows.keys - {name.partition(".")[0] for name in asked} - set(asked)))
+        cells = [rows.cells[asked.index(chosen[role])] for role in ROLES if role in chosen]
+        tokens = IN_FILE if len(chosen) == 3 else ABSENT
+        cells += [[1] * len(rows)] * (3 - len(cells))
+        rows = replace(rows, cells=cells)
+        if rows.typed_dates and self.time_format:
+            raise BadInput("--time-format", repr(self.time_format), f"none: {chosen['time']} holds typed dates")
+        names = (chosen["time"], chosen.get("prompt_tokens", ""), chosen.get("output_tokens", ""))
+        unit = DATE if self.time_format else self._unit(sample, rows, names[0], time_unit)
+        made = Found(self.name, names, rows, unit, self.time_format, unread=unread, tokens=tokens)
+        return assembled(sample, made, drop_bad_rows)
+
+    def _unit(self, sample: Sample, rows: Rows, time: str, time_unit: str | None) -> str:
+        first = _first_values(rows)
+        if rows.typed_dates or any(is_date(v) for v in first):
+            if time_unit:
+                raise BadInput("--time-unit", time_unit, f"none: {time} of {sample.path} holds dates")
+            return DATE
+        if time_unit:
+            return time_unit
+        suffix = next((unit for unit in UNITS if time.endswith(f"_{unit}")), None)
+        if suffix:
+            return suffix
+        if any(isinstance(v, str) and not v.strip().lstrip("+-").replace(".", "", 1).isdigit() for v in first):
+            found = f"{str(first[0])[:40]!r}"
+            raise BadInput(
+                f"{sample.path}, {time}", found, "a pattern for such times: --time-format, e.g. %d/%m/%Y %H:%M:%S"
+            )
+        raise _open_unit(sample, time, "numbers without a unit")
+
+
+def _ignored(rows: Rows, further: tuple[str, ...], name: str) -> list[str]:
+    """What lies in a column that is not modelled: how many requests have any, and how many in all."""
+    counts = [int(str(value)) for value in rows.column(3 + further.index(name)) if str(value or "").strip().isdigit()]
+    some = sum(count > 0 for count in counts)
+    return [f"{name} is ignored: {sum(counts)} in {some} requests, which no sidecar here models"] if some else []
+
+
+def _check_blocks(sample: Sample, rows: Rows, name: str, time: str) -> None:
+    """Hash blocks of another size than Mooncake's come from another producer, whose unit of time nobody knows."""
+    judged, unfit = 0, list[str]()
+    for number, prompt, blocks in zip(rows.number, rows.column(1), rows.column(3), strict=True):
+        if isinstance(blocks, list) and isinstance(prompt, int):
+            judged += 1
+            if len(blocks) != -(-prompt // MOONCAKE_BLOCK):
+                unfit.append(f"{len(blocks)} hash blocks for {prompt} prompt tokens on {rows.where} {number}")
+    if len(unfit) > MOST_UNFIT * judged:
+        raise _open_unit(sample, time, f"{unfit[0]}, where {name} files have one for {MOONCAKE_BLOCK} tokens")
+
+
 def _texts(block: Any) -> list[object]:
     """Cells of a block; none of one that holds integers alone."""
     if isinstance(block, list):
@@ -269,105 +461,9 @@ def _once(sample: Sample, *columns: str) -> tuple[str, ...]:
     return columns
 
 
-def _assembled(
-    name: str,
-    columns: tuple[str, str, str],
-    sample: Sample,
-    rows: Rows,
-    unit: str,
-    drop_bad_rows: bool,
-    notes: tuple[str, ...],
-) -> tuple[RequestTrace, ReadingReport]:
-    """Parse, judge and sort the rows."""
-    faults: dict[int, Fault] = {}
-    parse = Stamp() if unit == DATE and not rows.typed_dates else Number("ns" if unit == DATE else unit,
-                                                                         sample.delimiter not in ("", ","))  # fmt: skip
-    time_ns = parse_column(rows.blocks(0), len(rows), columns[0], parse, faults)
-    prompt = parse_column(rows.blocks(1), len(rows), columns[1], Tokens(), faults)
-    output = parse_column(rows.blocks(2), len(rows), columns[2], Tokens(), faults)
-    for i in np.flatnonzero((prompt == 0) & (output > 0)):
-        faults.setdefault(int(i), Fault("no prompt tokens", columns[1], "0", "at least 1 prompt token"))
-    _mark_blank_rows(rows, (time_ns, prompt, output), faults)
-    by_number = rows.malformed | {int(rows.number[i]): fault for i, fault in faults.items()}
-    if by_number and not drop_bad_rows:
-        first = min(by_number)
-        raise row_error(sample, rows.where, first, by_number[first])
-    bad = np.zeros(len(rows), bool)
-    bad[list(faults)] = True
-    failed = ~bad & (output == 0)
-    keep = ~bad & ~failed
-    dropped = Counter(fault.reason for _, fault in sorted(by_number.items()))
-    if failed.any():
-        dropped[FAILED] = int(failed.sum())
-    if not keep.any():
-        reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
-        raise BadInput(str(sample.path), f"no usable request ({reasons})", "at least one served request")
-    kept_ns = time_ns[keep]
-    _check_one_clock(sample, rows, time_ns, ~bad)
-    steps = np.diff(kept_ns)
-    order = np.argsort(kept_ns, kind="stable")
-    trace = RequestTrace(
-        kept_ns[order] - kept_ns.min(), prompt[keep][order], output[keep][order], name=sample.path.stem
-    )
-    report = ReadingReport(
-        path=str(sample.path),
-        format=name,
-        time_unit=unit,
-        rows_read=len(rows) + len(rows.malformed),
-        rows_kept=len(trace),
-        dropped=dropped,
-        resolution_ns=resolution_ns(trace.arrival_ns),
-        ties=int((np.diff(trace.arrival_ns) == 0).sum()),
-        backward_steps=int((steps < 0).sum()),
-        largest_backward_ns=max(0, -int(steps.min(initial=0))),
-        first_ns=int(kept_ns.min()),
-        last_ns=int(kept_ns.max()),
-    )
-    return trace, _noted(report, notes)
-
-
-def _mark_blank_rows(rows: Rows, parsed: tuple[NDArray[np.int64], ...], faults: dict[int, Fault]) -> None:
-    """Rows whose three cells are all blank get one reason of their own."""
-    candidates = np.flatnonzero((parsed[0] < 0) & (parsed[1] < 0) & (parsed[2] < 0))
-    if candidates.size:
-        blank = np.ones(len(rows), bool)
-        for column in range(3):
-            blank &= np.fromiter((is_blank(value) for value in rows.column(column)), bool, len(rows))
-        for i in np.flatnonzero(blank):
-            faults[int(i)] = Fault(_BLANK, "", "a blank row", "one request a row")
-
-
-def _check_one_clock(sample: Sample, rows: Rows, time_ns: NDArray[np.int64], valid: NDArray[np.bool_]) -> None:
-    """Refuse a file in which some times count from 1970 and others from its start, or whose span is absurd."""
-    epoch = time_ns >= EPOCH_FROM_NS
-    first = int(np.flatnonzero(valid)[0])
-    other = np.flatnonzero(valid & (epoch != epoch[first]))
-    if other.size:
-        found = stamp(int(time_ns[other[0]]))
-        expected = f"a time of the same clock as on {rows.where} {rows.number[first]}, {stamp(int(time_ns[first]))}"
-        raise BadInput(f"{sample.path}, {rows.where} {rows.number[other[0]]}", found, expected)
-    days = (int(time_ns[valid].max()) - int(time_ns[valid].min())) / NS_PER_S / 86400
-    if days > MOST_DAYS:
-        raise BadInput(str(sample.path), f"a span of {days:.0f} days", f"at most {MOST_DAYS} (is the time unit right?)")
-
-
-def _noted(report: ReadingReport, notes: tuple[str, ...]) -> ReadingReport:
-    """The report with what the user should know about the data."""
-    said = list(notes)
-    resolution = report.resolution_ns
-    if resolution is not None and resolution >= NS_PER_S // 100:
-        said.append(f"stamps lie {resolution / NS_PER_S:g} s or multiples of it apart: nothing shorter can be analysed")
-    if report.backward_steps:
-        most = report.largest_backward_ns / NS_PER_S
-        said.append(f"sorted; backward steps: {report.backward_steps}, the largest {most:g} s")
-    if report.failures:
-        said.append(f"failed in the source (no output tokens) and not served: {report.failures}")
-    return ReadingReport(**{**report.__dict__, "notes": tuple(said)})
-
-
 AZURE = ColumnReader(
-    "azure", "Azure LLM inference traces 2023 and 2024, CSV with dates",
-    "TIMESTAMP", "ContextTokens", "GeneratedTokens", DATE,
+    "azure", "Azure LLM inference traces 2023, 2024 and 2025 (multimodal: images are ignored), CSV with dates",
+    "TIMESTAMP", "ContextTokens", "GeneratedTokens", DATE, ignored=("NumImages",),
 )  # fmt: skip
 BURSTGPT = ColumnReader(
     "burstgpt", "BurstGPT, CSV in whole seconds; requests without response tokens failed",

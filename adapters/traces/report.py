@@ -17,6 +17,8 @@ from protocol.workload.trace import NS_PER_S
 EPOCH_FROM_NS = 10**8 * NS_PER_S
 #: Reason under which requests that the source itself reports as failed are dropped.
 FAILED = "failed in source"
+#: Where the token counts of a trace come from.
+IN_FILE, DECLARED, ABSENT = "the file", "declared", "absent"
 #: Fewer distinct stamps than this say too little about the grid they lie on: by chance n random whole numbers
 #: share a factor with probability near 2^-n.
 _ENOUGH_STAMPS = 5
@@ -31,9 +33,11 @@ class ReadingReport:
 
     rows_read : data rows in the file; always rows_kept plus the sum of `dropped` (rows by reason).
     resolution_ns : grid on which all stamps lie; None when the file cannot tell (fewer than two distinct stamps).
-    ties : kept requests with the same stamp as an earlier one.
+    ties : kept requests with the same stamp as an earlier one; identical : those of them with the same tokens too.
     backward_steps : kept rows, in file order, stamped before the row above; the trace is sorted.
     first_ns, last_ns : earliest and latest kept stamp; the trace begins at the earliest.
+    tokens : IN_FILE, DECLARED (by the user, for a log without them) or ABSENT: then the counts of the trace are 1
+    throughout and mean nothing.  unread : columns that nobody looked at.
 
     Raises BadInput when rows read are not the kept plus the dropped ones.
     """
@@ -51,6 +55,9 @@ class ReadingReport:
     first_ns: int
     last_ns: int
     notes: tuple[str, ...] = field(default=())
+    identical: int = 0
+    tokens: str = IN_FILE
+    unread: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dropped", dict(self.dropped))
@@ -102,7 +109,11 @@ class ReadingReport:
     def to_dict(self) -> dict[str, object]:
         """All fields and derived ones, ready for JSON."""
         derived = ("failures", "resolution_s", "span_s", "epoch", "first", "last")
-        return asdict(self) | {name: getattr(self, name) for name in derived} | {"notes": list(self.notes)}
+        return (
+            asdict(self)
+            | {name: getattr(self, name) for name in derived}
+            | {"notes": list(self.notes), "unread": list(self.unread)}
+        )
 
 
 def stamp(time_ns: int) -> str:

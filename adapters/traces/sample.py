@@ -23,6 +23,8 @@ MAX_BYTES = 4 << 30
 MAX_LINE = 1 << 20
 MAX_DOCUMENT = 64 << 20
 DELIMITERS = ",;\t|"
+#: Containers with one row a request.
+TABLES = ("csv", "jsonl", "json array", "parquet")
 
 _BOM = b"\xef\xbb\xbf"
 LINE_END = re.compile(rb"\r\n|\n|\r")
@@ -35,8 +37,9 @@ DECODER = json.JSONDecoder(parse_float=str, parse_constant=str)
 class Sample:
     """One file, decompressed and without a byte order mark.
 
-    container : "csv", "jsonl", "json" (one document), "parquet", "empty" or "binary".
-    columns : names in order, stripped; of a CSV its first line, of JSON lines the keys of the first object.
+    container : "csv", "jsonl", "json array" (a list of objects), "json" (another document), "parquet", "empty" or
+    "binary".
+    columns : names in order, stripped; of a CSV its first line, of JSON the keys of the first object.
     delimiter : of a CSV; "" otherwise.
     """
 
@@ -45,6 +48,17 @@ class Sample:
     container: str
     columns: tuple[str, ...] = ()
     delimiter: str = ""
+
+    def has(self, column: str) -> bool:
+        """Whether there is such a column; of JSON also a dotted path into the first object."""
+        if column in self.columns:
+            return True
+        return self.container in ("jsonl", "json array") and column.partition(".")[0] in self.columns
+
+    @cached_property
+    def document(self) -> object:
+        """The JSON document, decimals as text; None when it is none or larger than MAX_DOCUMENT."""
+        return decoded(self.data) if self.container != "parquet" and len(self.data) <= MAX_DOCUMENT else None
 
     @cached_property
     def first_lines(self) -> list[list[str]]:
@@ -103,6 +117,8 @@ def _sniffed(path: Path, data: bytes) -> Sample:
             return Sample(path, data, "jsonl", tuple(str(key) for key in value))
         document = decoded(data) if len(data) <= MAX_DOCUMENT else None
         if document is not None or not first.strip().startswith(b"{"):
+            if isinstance(document, list) and document and all(isinstance(row, dict) for row in document):
+                return Sample(path, data, "json array", tuple(str(key) for key in document[0]))
             keys = tuple(document) if isinstance(document, dict) else ()
             return Sample(path, data, "json", keys)
         return Sample(path, data, "jsonl")
@@ -147,14 +163,14 @@ def refusal(sample: Sample) -> ProtocolError:
     if sample.container == "binary":
         kind = "UTF-16 text" if sample.data[:2] in (b"\xff\xfe", b"\xfe\xff") else "a binary file"
         return BadInput(path, kind, "UTF-8 text (CSV or JSON lines) or Parquet")
-    if "requests" in sample.columns and sample.container in ("json", "jsonl"):
+    if "requests" in sample.columns and sample.container in ("json", "jsonl", "json array"):
         return BadInput(
             path,
             "a closed-loop session (a list of requests, each sent after the answer to the one before)",
             "an open-loop arrival trace: times here follow from the service times of the server recorded",
         )
     if sample.container == "json":
-        return BadInput(path, "one JSON document", "JSON lines, one request a line")
+        return BadInput(path, "one JSON document", "JSON lines or a JSON array, one object a request")
     if sample.container == "jsonl" and not sample.columns:
         return BadInput(f"{path}, line 1", "no whole JSON object", "one JSON object a line, with its keys")
     if sample.container == "csv":
@@ -170,9 +186,8 @@ def refusal(sample: Sample) -> ProtocolError:
         if rows and all(_VALUE.fullmatch(field.strip()) for field in rows[0]) and any(rows[0]):
             header = "arrival_s,prompt_tokens,output_tokens or the header of a known format"
             return BadInput(f"{path}, line 1", f"values and no header ({_shown(sample.columns)})", header)
-    return BadInput(
-        path, f"columns {_shown(sample.columns)}", "the columns of a known format (`protocol traces formats`)"
-    )
+    known = "the columns of a known format (`protocol traces formats`), or --columns time=NAME,... to name them"
+    return BadInput(path, f"columns {_shown(sample.columns)}", known)
 
 
 def _shown(columns: tuple[str, ...]) -> str:

@@ -61,11 +61,12 @@ class Rows:
 
 
 def rows_of(sample: Sample, columns: tuple[str, ...], keep_going: bool) -> Rows:
-    """The columns named, each of which `sample` has exactly once.
+    """The columns named, each of which `sample` has exactly once; of JSON also dotted paths into its objects.
 
     Raises BadInput for a file without rows and, unless `keep_going`, for the first malformed row.
     """
-    read = {"csv": _csv, "jsonl": _json_lines, "parquet": _parquet}[sample.container]
+    readers = {"csv": _csv, "jsonl": _json_lines, "json array": _json_array, "parquet": _parquet}
+    read = readers[sample.container]
     rows = read(sample, columns, keep_going)
     if not len(rows) and not rows.malformed:
         raise BadInput(str(sample.path), "a header and no rows", "one row a request")
@@ -149,8 +150,22 @@ def _json_lines(sample: Sample, columns: tuple[str, ...], keep_going: bool) -> R
             keys |= value.keys()
         number.append(i)
         for values, column in pairs:
-            values.append(value.get(column))
+            values.append(value[column] if column in value else within(value, column))
     return Rows("line", np.array(number, np.int64), list(cells), malformed, frozenset(keys))
+
+
+def _json_array(sample: Sample, columns: tuple[str, ...], keep_going: bool) -> Rows:
+    objects: Any = sample.document
+    cells = [[row[column] if column in row else within(row, column) for row in objects] for column in columns]
+    keys = frozenset(str(key) for row in objects for key in row)
+    return Rows("row", np.arange(1, len(objects) + 1, dtype=np.int64), list(cells), {}, keys)
+
+
+def within(value: object, path: str) -> object:
+    """What a dotted path leads to inside a JSON object; None where it leads nowhere."""
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
 def _parquet(sample: Sample, columns: tuple[str, ...], keep_going: bool) -> Rows:
@@ -168,7 +183,7 @@ def _as_text(column: Any) -> Any:
     """Text of the shortest decimal that gives the same number; dates as whole nanoseconds since 1970."""
     if pa.types.is_timestamp(column.type):
         return pc.cast(pc.cast(column, pa.timestamp("ns", column.type.tz)), pa.int64())
-    if pa.types.is_integer(column.type):
+    if pa.types.is_integer(column.type) or pa.types.is_nested(column.type):
         return column
     return pc.cast(column, pa.string())
 

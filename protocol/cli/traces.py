@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from adapters.traces.inspection import Statistic, statistics
-from adapters.traces.readers import read_trace, readers
-from adapters.traces.report import ReadingReport
+from adapters.traces.inspection import Statistic, remarks, statistics
+from adapters.traces.readers import Reading, columns_of, read_trace, readers, tokens_of
+from adapters.traces.report import IN_FILE, ReadingReport
 from protocol.cli import options
+from protocol.cli.reading import Columns, DropBadRows, TimeFormat, Tokens
 from protocol.files import canonical_json
 
 
@@ -29,21 +30,37 @@ def inspect(
     file: Annotated[Path, typer.Argument(help="request trace")],
     format_: Annotated[str | None, typer.Option("--format", help="format, where it cannot be detected")] = None,
     time_unit: options.TimeUnit = None,
-    drop_bad_rows: Annotated[bool, typer.Option(help="leave unusable rows out instead of refusing the file")] = False,
+    time_format: TimeFormat = None,
+    columns: Columns = None,
+    tokens: Tokens = None,
+    drop_bad_rows: DropBadRows = False,
     json_: options.Json = False,
 ) -> None:
     """What was read, what was left out, and what the trace is like as load."""
+    asked = Reading(
+        format_,
+        time_unit,
+        time_format,
+        columns_of(columns) if columns is not None else (),
+        tokens_of(tokens) if tokens is not None else None,
+        drop_bad_rows,
+    )
     with Console(stderr=True).status(f"reading {file}"):
-        trace, report = read_trace(file, format=format_, time_unit=time_unit, drop_bad_rows=drop_bad_rows)
+        trace, report = read_trace(file, asked, absent_ok=True)
         found = statistics(trace, report)
+    notes = [*report.notes, *remarks(trace, report)]
     if json_:
-        facts = {"report": report.to_dict(), "statistics": [asdict(s) for s in found], "trace_digest": trace.digest}
+        facts = {
+            "report": report.to_dict() | {"notes": notes},
+            "statistics": [asdict(s) for s in found],
+            "trace_digest": trace.digest,
+        }
         typer.echo(canonical_json(facts), nl=False)
         return
     console = Console(highlight=False)
     console.print(_reading(report))
     console.print(_figures(found))
-    for note in report.notes:
+    for note in notes:
         console.print(Text(f"note: {note}"), soft_wrap=True)
 
 
@@ -65,12 +82,13 @@ def _reading(report: ReadingReport) -> Table:
     for name, value in (
         ("file", report.path),
         ("format, time unit", f"{report.format}, {report.time_unit}"),
+        ("token counts", f"from {report.tokens}" if report.tokens == IN_FILE else report.tokens),
         ("rows read", f"{report.rows_read} = {report.rows_kept} kept + {sum(report.dropped.values())} dropped"),
         *((f"  dropped: {reason}", str(count)) for reason, count in sorted(report.dropped.items())),
         ("first, last", f"{report.first}, {report.last}"),
         ("span", f"{report.span_s:.6f} s"),
         ("resolution of the stamps", resolution),
-        ("ties", str(report.ties)),
+        ("ties", f"{report.ties}, of which {report.identical} equal in tokens too" if report.ties else "0"),
         ("backward steps", str(report.backward_steps)),
         ("failed in the source", str(report.failures)),
     ):

@@ -26,7 +26,7 @@ def _parquet() -> bytes:
 GOOD = [
     b"TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:00:00.0010000,100,10\r\n2023-11-16 18:00:01,90,9\r\n",
     b"Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,m,4,1,5,c\n45,m,1,2,3,c\n46,m,1,0,1,c\n",
-    b'{"timestamp": 0, "input_length": 7, "output_length": 5, "hash_ids": [0, 1]}\n'
+    b'{"timestamp": 0, "input_length": 7, "output_length": 5, "hash_ids": [0]}\n'
     b'{"timestamp": 3000, "input_length": 8, "output_length": 6, "hash_ids": [0]}\n',
     b"arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,4808,10\n0.052,3180,8\n",
     b"\xef\xbb\xbfarrival_s;prompt_tokens;output_tokens\n0,5;10;10\n1,5;10;10\n",

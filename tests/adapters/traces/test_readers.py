@@ -39,7 +39,10 @@ def write(tmp_path):
 
 def mooncake(rows, **extra):
     return "".join(
-        json.dumps({"timestamp": t, "input_length": p, "output_length": o, "hash_ids": [0, 1], **extra}) + "\n"
+        json.dumps(
+            {"timestamp": t, "input_length": p, "output_length": o, "hash_ids": list(range(-(-p // 512))), **extra}
+        )
+        + "\n"
         for t, p, o in rows
     )
 
@@ -327,7 +330,8 @@ def test_bytes_that_are_not_utf8_matter_only_where_they_are_read(write, capfd):
         ('{"id": "s", "requests": [{"t": 0.0, "in": 1, "out": 1, "think_time": 1}]}', "s.json", "closed-loop"),
         ('{\n "id": "s",\n "requests": [\n {"t": 0.0}]\n}', "s.json", "closed-loop"),
         ("0,1.3,8.5,Weibull,0.3,0.4\n600,0,0,,0,0\n1200,0.2,6.0,Gamma,0.4,3.3\n", "c.csv", "rates"),
-        ('[{"a": 1}]', "a.json", "one JSON document"),
+        ('[{"a": 1}]', "a.json", "columns 'a'"),
+        ('{"a": 1,\n"b": 2}', "a.json", "one JSON document"),
         ('{"a": 1}\n', "a.jsonl", "columns 'a'"),
         ('{"a": \n', "a.jsonl", "line 1"),
         ("[" * 100_000, "deep.json", "JSON document"),
