@@ -142,7 +142,7 @@ class Asked:
             raise BadInput("--budget-minutes", "--seeds or --trace beside it", "a --regime, whose seeds it chooses")
         pilot = self.chosen(root.seed + 1, None)
         plan = Plan(self.opener(None), self.scheduler, root.seed, n_draws := 1)
-        judging = real.Pilot(pilot[0][0], pilot[1][0], plan, self.judging.alpha, self.judging.min_effect, self.jobs)
+        judging = real.Pilot(pilot[0][0], plan, self.judging.alpha, self.judging.min_effect, self.jobs)
         n_seeds, n_draws = real.affordable(minutes, real.replay_s(chosen[0][0]), judging, notes)
         return self.chosen(root.seed, n_seeds), n_draws
 

@@ -21,7 +21,7 @@ from protocol.calibration import store as calibration
 from protocol.campaign import real as replaying
 from protocol.campaign.plan import Plan, Setting
 from protocol.campaign.run import run
-from protocol.certificate.model import Head, RegimePart
+from protocol.certificate.model import Head
 from protocol.cli.groups import Server
 from protocol.cli.settings import Chosen
 from protocol.errors import BadInput, ProtocolError, SidecarError
@@ -113,7 +113,6 @@ class Pilot:
     """What a budget is planned from: a simulation of the same regime with traces of its own."""
 
     setting: Setting
-    regime: RegimePart
     plan: Plan
     alpha: float
     min_effect_pp: float

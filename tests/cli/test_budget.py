@@ -12,9 +12,8 @@ from protocol.cli import real
 
 def afforded(minutes: float) -> tuple[int, int, str]:
     notes = io.StringIO()
-    n_seeds, draws = real.affordable(
-        minutes, 45.0, plan_of(FunctionSource(quiet)), setting(), 0.05, 1, Console(file=notes)
-    )
+    pilot = real.Pilot(setting(), plan_of(FunctionSource(quiet)), 0.05, 0.0, 1)
+    n_seeds, draws = real.affordable(minutes, 45.0, pilot, Console(file=notes))
     return n_seeds, draws, " ".join(notes.getvalue().split())
 
 

@@ -57,10 +57,8 @@ def test_shown_numbers(tmp_path: Path) -> None:
     }  # fmt: skip
     write_tables(certificate, tmp_path)
     shown = (tmp_path / "claims.md").read_text("utf-8")
-    assert (
-        "| −0.34\u00a0pp | \\[−1.00, 0.25\\] | −0.50\u00a0pp | – |" in shown
+    assert "| −0.34\u00a0pp | \\[−1.00, 0.25\\] | −0.50\u00a0pp | – |" in shown
     assert "| &lt; 0.001 | 28\u00a0% |" in shown
-    )
     tex = (tmp_path / "claims.tex").read_text("utf-8")
     assert r"$-$0.34~pp & {[}$-$1.00, 0.25{]}" in tex and "$<$ 0.001" in tex
 

@@ -12,20 +12,22 @@ import pytest
 
 pytest.importorskip("aiohttp", reason="real sidecars need aiohttp")
 
-from adapters.merge_loads.runner import Executed, MergeLoad
+from adapters.merge_loads.runner import MergeLoad
 from adapters.sidecars import calibrating, fitting
 from adapters.sidecars.calibrating import MODERATE, NEAR_KNEE, CalibrationPlan, conclude, measure, shares
 from adapters.sidecars.fitting import fit
-from adapters.sidecars.openai import Run, Target
-from adapters.sidecars.real import RealSidecar, Replay
+from adapters.sidecars.openai import Target
+from adapters.sidecars.real import RealSidecar
 from adapters.sidecars.simulated import SidecarModel, SimulatedSidecar
 from protocol.calibration import store as calibration
 from protocol.calibration.store import ON_OFF, Observed
 from protocol.cli.settings import sound
 from protocol.errors import BadInput, SidecarError
-from protocol.gates.transfer import transfer_gate
+from protocol.gates.result import worst
+from protocol.gates.transfer import calibrated_checks
 from protocol.merging.schedule import Schedule
 from protocol.replay.measurements import FAILED
+from protocol.replay.replay import Replay
 from protocol.workload.trace import RequestTrace
 
 TRUE = {
@@ -50,9 +52,9 @@ class Pretended(RealSidecar):
     def replay(self, trace: RequestTrace, schedule: Schedule) -> Replay:
         self.made.append(trace.name)
         m = SimulatedSidecar(self.model).load(trace, np.random.default_rng(len(self.made))).replay(schedule)
-        windows = tuple(zip(*(w.tolist() for w in schedule.windows_ns(0)), strict=True))
-        ran = windows[1:] if len(self.made) <= self.broken and windows else windows
-        return Replay(Run(m, (), {}, np.zeros(len(trace), np.int64)), Executed(windows, ran), schedule)
+        windows = np.stack(schedule.windows_ns(0), axis=1)
+        ran = windows[1:] if len(self.made) <= self.broken else windows
+        return Replay(m, windows, ran)
 
 
 @pytest.fixture(scope="module")
@@ -87,19 +89,19 @@ def test_intervals_hold_the_truth(runs: list[Observed], model: SidecarModel) -> 
 
 
 def test_its_transfer_is_shown_at_both_loads_and_predicted(found: dict[str, Any]) -> None:
-    gate = transfer_gate(found, 0.05)
-    assert gate.status == "passed"
+    checks = calibrated_checks(found, 0.05)
+    assert worst(c.status for c in checks) == "passed"
     loads = dict.fromkeys(run["load"] for run in found["runs"])
-    assert [c.name for c in gate.checks] == [f"{what} ({load})" for load in loads for what in ("effect", "agreement")]
+    assert [c.name for c in checks] == [f"{what} ({load})" for load in loads for what in ("effect", "agreement")]
     assert {run["load"] for run in found["runs"]} == {MODERATE, NEAR_KNEE}
-    assert {"ttft_ratio", "max_itl_ratio"} <= set(gate.checks[0].details)
+    assert {"ttft_ratio", "max_itl_ratio"} <= set(checks[0].details)
 
 
 @pytest.mark.slow
 def test_without_an_effect_there_is_no_transfer(model: SidecarModel) -> None:
     idle = model.changed({"prefill_slowdown": 1.0, "decode_slowdown": 1.0}).named("idle")
     found = conclude(measure(Pretended(idle), PLAN), PLAN, idle, FACTS, intervals=False)
-    effects = [check for check in transfer_gate(found, 0.05).checks if check.name.startswith("effect")]
+    effects = [check for check in calibrated_checks(found, 0.05) if check.name.startswith("effect")]
     assert [check.status for check in effects] == ["failed", "failed"]
     assert all(check.statistic == pytest.approx(1.0, abs=0.1) for check in effects)
 
@@ -147,8 +149,8 @@ def test_a_server_that_serves_nothing_is_named_with_its_answers(model: SidecarMo
     class Refusing(Pretended):
         def replay(self, trace: RequestTrace, schedule: Schedule) -> Replay:
             done = super().replay(trace, schedule)
-            m = replace(done.run.measurements, outcome=np.full(len(trace), FAILED, np.int8))
-            return replace(done, run=replace(done.run, measurements=m, failures={"HTTP 404": len(trace)}))
+            rows = replace(done.rows, outcome=np.full(len(trace), FAILED, np.int8))
+            return replace(done, rows=rows, failures={"HTTP 404": len(trace)})
 
     with pytest.raises(SidecarError, match=r"served none of (\d+) requests: HTTP 404 \(\1\)"):
         measure(Refusing(model), PLAN)
