@@ -113,34 +113,10 @@ class Measured:
 
     def to_json(self, p_holm: float | None) -> dict[str, Any]:
         """Plain values; unknown is None."""
-        g, spec = self.gains, self.spec
-        known = len(g.policy) == len(self.evidence) > 0
-        requests = np.array([e.n_requests for e in self.evidence], np.float64)
-        merges = np.array([merges_of(e, POLICY, spec)[0] for e in self.evidence], np.float64) if known else np.empty(0)
-        optimum = self.best(OPTIMUM) if not spec.on_server else np.full(len(self.evidence), np.nan)
-        optimum_gain = _finite(np.mean(g.draw_mean - optimum)) if known else None
-        gain = (
-            g.chance.estimate if g.chance is not None else _finite(np.mean(g.draw_mean - g.policy)) if known else None
-        )
-        idle_pct = np.array([100 * self.idle(e) / e.n_requests for e in self.evidence])
-        saved = None
-        if known:
-            with np.errstate(all="ignore"):  # an edited file may name no islands; what is not finite is unknown
-                per_run = np.float64(np.mean((g.draw_mean - g.policy) * requests / 100))
-                saved = _finite(per_run * 600 / (spec.corridor.horizon_ns / NS_PER_S) / spec.islands)
-
-        def per_merge(cost: NDArray[np.float64]) -> float | None:
-            return _finite((cost * requests).sum() / 100 / merges.sum()) if known and merges.sum() else None
-
-        worst = None if g.worst_seed is None or not known else g.worst_seed
+        g = self.gains
         return {
-            "gain_pp": gain,
-            **_limits_of("", g.chance),
-            "t_interval_pp": _limits(g.chance.t_interval) if g.chance else None,
-            "load_gain_pp": g.load.estimate if g.load else None,
-            **_limits_of("load_", g.load),
-            "load_gain_simulated": spec.on_server and g.load is not None,
-            "min_effect_pp": spec.min_effect_pp,
+            **self._gains(),
+            "min_effect_pp": self.spec.min_effect_pp,
             "tests": [
                 {
                     "name": t.name,
@@ -157,22 +133,60 @@ class Measured:
             "p_holm": p_holm,
             "standing": str(standing(self, p_holm)),
             "attainable_p": g.floor,
+            "n_seeds": g.n_seeds,
+            "n_draws": g.n_draws,
+            "detectable_gain_pp": self.detectable,
+            "unseen_loss_share": g.unseen_share,
+            **self._costs(),
+            "controls": controls(self),
+        }
+
+    def _gains(self) -> dict[str, Any]:
+        g, load = self.gains, self.gains.load
+        seen = _finite(np.mean(g.draw_mean - g.policy)) if self.known else None
+        worst = g.worst_seed if self.known else None
+        return {
+            "gain_pp": g.chance.estimate if g.chance is not None else seen,
+            **_limits_of("", g.chance),
+            "t_interval_pp": _limits(g.chance.t_interval) if g.chance else None,
+            "load_gain_pp": load.estimate if load else None,
+            **_limits_of("load_", load),
+            "load_gain_simulated": self.spec.on_server and load is not None,
             "bounded_lower_bound_pp": g.bounded.lower_bound if g.bounded else None,
             "bounded_p": g.bounded.outcome.pvalue if g.bounded else None,
             "worst_seed": None if worst is None else self.evidence[worst].seed,
             "worst_seed_gain_pp": None if worst is None else float(g.draw_mean[worst] - g.policy[worst]),
-            "unseen_loss_share": g.unseen_share,
-            "n_seeds": g.n_seeds,
-            "n_draws": g.n_draws,
-            "detectable_gain_pp": self.detectable,
+        }
+
+    @property
+    def known(self) -> bool:
+        """Whether every compared seed has its costs."""
+        return len(self.gains.policy) == len(self.evidence) > 0
+
+    def _costs(self) -> dict[str, Any]:
+        """Means over seeds, and every seed's own figures; all unknown without the costs."""
+        g, spec, known = self.gains, self.spec, self.known
+        requests = np.array([e.n_requests for e in self.evidence], np.float64)
+        merges = np.array([merges_of(e, POLICY, spec)[0] for e in self.evidence], np.float64) if known else np.empty(0)
+        idle_pct = np.array([100 * self.idle(e) / e.n_requests for e in self.evidence])
+        optimum = np.full(len(idle_pct), np.nan) if spec.on_server else self.best(OPTIMUM)
+        best = _finite(np.mean(g.draw_mean - optimum)) if known else None
+        with np.errstate(all="ignore"):  # an edited file may name no islands; what is not finite is unknown
+            per_run = np.float64(np.mean((g.draw_mean - g.policy) * requests / 100)) if known else np.float64(np.nan)
+            saved = per_run * 600 / (spec.corridor.horizon_ns / NS_PER_S) / spec.islands
+
+        def per_merge(cost: NDArray[np.float64]) -> float | None:
+            return _finite((cost * requests).sum() / 100 / merges.sum()) if known and merges.sum() else None
+
+        return {
             "policy_excess_pp": _finite(np.mean(g.policy)) if known else None,
             "control_excess_pp": _finite(np.mean(g.draw_mean)) if known else None,
             "no_sync_violation_pct": _finite(np.mean(idle_pct)) if len(idle_pct) else None,
-            "policy_violations_per_merge": per_merge(g.policy) if known else None,
-            "control_violations_per_merge": per_merge(g.draw_mean) if known else None,
-            "optimum_gain_pp": optimum_gain,
-            "gain_captured": _finite(gain / optimum_gain) if gain is not None and optimum_gain else None,
-            "requests_saved_per_sidecar_per_10_min": saved,
+            "policy_violations_per_merge": per_merge(g.policy),
+            "control_violations_per_merge": per_merge(g.draw_mean),
+            "optimum_gain_pp": best,
+            "gain_captured": _finite(np.mean(g.draw_mean - g.policy) / best) if best else None,
+            "requests_saved_per_sidecar_per_10_min": _finite(saved),
             "per_seed": [
                 {
                     "seed": e.seed,
@@ -185,10 +199,8 @@ class Measured:
                     "no_sync_pct": float(idle_pct[i]),
                     "optimum": _finite(optimum[i]),
                 }
-                for i, e in enumerate(self.evidence)
-                if known
+                for i, e in enumerate(self.evidence if known else ())
             ],
-            "controls": controls(self),
         }
 
 
