@@ -148,6 +148,26 @@ class Settings(Part):
     train: TrainPart | None = None
 
 
+class Variant(Part):
+    """One variant that was tried; gain_pp : mean over claims on the development traces, null where it was refused."""
+
+    scheduler: str
+    digest: str | None
+    gain_pp: float | None
+    reason: str | None
+
+
+class SweepPart(Part):
+    """How the scheduler was chosen: as the best of several on traces that it is not judged on."""
+
+    tried: int
+    development_root: int
+    development_seeds: int
+    development_draws: int
+    variants: tuple[Variant, ...]
+    winner: str
+
+
 class Head(Part):
     """Everything that was asked: what a registration fixes, and the versions that the numbers may depend on."""
 
@@ -157,6 +177,7 @@ class Head(Part):
     versions: dict[str, str]
     regimes: tuple[RegimePart, ...]
     server: ServerPart | None = None
+    sweep: SweepPart | None = None
 
     def spec(self, regime: RegimePart) -> Spec:
         """What the gates need of it for one regime."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -90,6 +90,7 @@ class Asked:
     server: Server
     output: Output
     jobs: int
+    sweep: dict[str, Any] | None = None
 
     @property
     def folder(self) -> Path:
@@ -129,7 +130,7 @@ class Asked:
             self.opener(self.folder / "scheduler.log"), self.scheduler, root.seed, n_draws,
             sequential=self.draws.sequential,
         )  # fmt: skip
-        head = self._head(plan, root, chosen, server)
+        head = self.head(plan, root.seed, chosen, root, server)
         if trainer is not None:
             head = trainer.entered(head)
         collect = partial(self._collect, head, plan, chosen, server, trainer)
@@ -146,13 +147,16 @@ class Asked:
         n_seeds, n_draws = real.affordable(minutes, real.replay_s(chosen[0][0]), judging, notes)
         return self.chosen(root.seed, n_seeds), n_draws
 
-    def _head(self, plan: Plan, root: Root, chosen: Chosen, server: real.Reached | None) -> Head:
+    def head(
+        self, plan: Plan, root_seed: int, chosen: Chosen, root: Root | None = None, server: real.Reached | None = None
+    ) -> Head:
+        """What was asked; `root` says where the seed comes from."""
         j = self.judging
         settings = {
             "back_end": "simulated" if server is None else "real",
-            "root_seed": root.seed,
-            "root": root.origin,
-            **({} if root.nonce is None else {"nonce": root.nonce}),
+            "root_seed": root_seed,
+            "root": "given" if root is None else root.origin,
+            **({} if root is None or root.nonce is None else {"nonce": root.nonce}),
             "alpha": j.alpha,
             "min_effect_pp": j.min_effect,
             "bounded": j.bounded,
@@ -167,6 +171,7 @@ class Asked:
             "settings": settings, "versions": versions(),
             "regimes": [r.model_dump(mode="json", exclude_unset=True) for r in chosen[1]],
             **({} if server is None else {"server": server.described}),
+            **({} if self.sweep is None else {"sweep": self.sweep}),
         })  # fmt: skip
 
     def _collect(
