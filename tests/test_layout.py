@@ -19,9 +19,6 @@ LONG_ON_PURPOSE = {("adapters/sidecars/kernel.py", "serve")}
 TO_BE_CUT = {
     "adapters/schedulers/host.py",
     "adapters/schedulers/process.py",
-    "protocol/cli/certify.py",
-    "protocol/cli/live.py",
-    "protocol/cli/verify.py",
     "protocol/gates/envelope.py",
     "protocol/stats/envelope.py",
     "protocol/stats/gains.py",

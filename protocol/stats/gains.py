@@ -219,11 +219,11 @@ def unseen_share(n_seeds: int, alpha: float) -> float:
 def _gain(
     tests: Sequence[inv.Inversion], by_seed: NDArray[np.float64], alpha: float, method: str, student: Interval | None
 ) -> Gain:
-    limits = np.array([test.limits(alpha / 2) for test in tests])
+    lower, upper = min(test.lower(alpha / 2) for test in tests), max(test.upper(alpha / 2) for test in tests)
     return Gain(
         estimate=float(by_seed.mean()),
-        lower_bound=min(test.limits(alpha)[0] for test in tests),
-        interval=Interval(float(limits[:, 0].min()), float(limits[:, 1].max()), 1 - alpha, method),
+        lower_bound=min(test.lower(alpha) for test in tests),
+        interval=Interval(lower, upper, 1 - alpha, method),
         t_interval=student,
         by_seed=by_seed,
     )

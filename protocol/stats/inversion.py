@@ -15,7 +15,9 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,12 +29,71 @@ SIGN_FLIP = "paired sign flip"
 EXCHANGE = "exchange between traces"
 
 
+class Points(Protocol):
+    """Turning points, in the units of the gain, in order."""
+
+    def at_most(self, gain: float) -> int:
+        """How many are at most `gain`."""
+
+    def ranked(self, rank: int) -> float:
+        """The one with that many before it; negative ranks count from the end."""
+
+    def __len__(self) -> int: ...
+
+
+class Listed:
+    """points : float64, any order."""
+
+    def __init__(self, points: NDArray[np.float64]) -> None:
+        self.sorted = np.sort(points)
+
+    def at_most(self, gain: float) -> int:
+        return int(np.searchsorted(self.sorted, gain, side="right"))
+
+    def ranked(self, rank: int) -> float:
+        return float(self.sorted[rank])
+
+    def __len__(self) -> int:
+        return len(self.sorted)
+
+
+class SubsetMeans:
+    """Means of every subset of the gains but the empty one: 2^S - 1, from the sums of two halves, never listed.
+
+    gains : float, shape (S,).  A mean is at most g exactly when its members less g sum to at most 0.
+    """
+
+    def __init__(self, gains: NDArray[np.float64]) -> None:
+        half = len(gains) // 2
+        self.halves = [_subset_sums(part) for part in (gains[:half], gains[half:])]
+        self.range = float(gains.min()), float(gains.max())
+        self.size = 2 ** len(gains) - 1
+
+    def at_most(self, gain: float) -> int:
+        left, right = (np.sort(sums - gain * sizes) for sums, sizes in self.halves)
+        return int(_pairs_at_most_0(left, right)) - 1  # the empty subset's sum is 0 for every gain
+
+    def ranked(self, rank: int) -> float:
+        wanted = rank + 1 if rank >= 0 else self.size + rank + 1
+        low, high = self.range
+        if self.at_most(low) >= wanted:
+            return low
+        enough = 1e-13 * max(abs(low), abs(high))
+        while high - low > enough:
+            middle = (low + high) / 2
+            low, high = (low, middle) if self.at_most(middle) >= wanted else (middle, high)
+        return high
+
+    def __len__(self) -> int:
+        return self.size
+
+
 @dataclass(frozen=True, eq=False)
 class Inversion:
     """One test at every minimum effect.
 
     estimate : the mean gain, in the units of the costs.
-    points : float64, sorted: the turning points, in the same units.
+    points : the turning points.
     same : labellings that change nothing; the observed one is counted in.
     size : of the reference set, with the observed labelling.
     floor : the smallest p-value that it could give.
@@ -41,7 +102,7 @@ class Inversion:
 
     name: str
     estimate: float
-    points: NDArray[np.float64]
+    points: Points
     same: int
     size: int
     floor: float
@@ -52,7 +113,7 @@ class Inversion:
 
     def pvalue(self, delta: float = 0.0) -> float:
         """H0: the gain is at most `delta`; in (0, 1]."""
-        return (self.same + int(np.searchsorted(self.points, delta + self.slack, side="right"))) / self.size
+        return (self.same + self.points.at_most(delta + self.slack)) / self.size
 
     def outcome(self, delta: float = 0.0) -> TestOutcome:
         return TestOutcome(
@@ -66,17 +127,29 @@ class Inversion:
             self.exact,
         )
 
-    def limits(self, tail: float) -> tuple[float, float]:
-        """Gains that the test rejects at `tail` on neither side; the lower exceeds delta exactly when p(delta) <= tail.
+    def lower(self, tail: float) -> float:
+        """Least gain that the test does not reject at `tail`: it exceeds delta exactly when p(delta) <= tail.
 
-        Infinite when no labelling is rare enough.  Both are NaN when every gain is rejected, which takes tail near 1.
+        -inf when no labelling is rare enough; NaN when every gain is rejected, which takes a tail near 1.
         """
-        needed = math.floor(tail * self.size * (1 + 1e-12)) + 1 - self.same
+        needed = self._needed(tail)
         if needed <= 0:
-            return -math.inf, math.inf
-        if needed > len(self.points):
-            return math.nan, math.nan
-        return float(self.points[needed - 1]), float(self.points[-needed])
+            return -math.inf
+        # A turning point within the slack of delta counts against the policy, so it may not bound the gain above delta.
+        return self._limit(self.points.ranked(needed - 1) - self.slack) if needed <= len(self.points) else math.nan
+
+    def upper(self, tail: float) -> float:
+        """Greatest gain that the test in the other direction does not reject at `tail`."""
+        needed = self._needed(tail)
+        if needed <= 0:
+            return math.inf
+        return self._limit(self.points.ranked(-needed) + self.slack) if needed <= len(self.points) else math.nan
+
+    def _needed(self, tail: float) -> int:
+        return math.floor(tail * self.size * (1 + 1e-12)) + 1 - self.same
+
+    def _limit(self, value: float) -> float:
+        return 0.0 if abs(value) <= 2 * self.slack else value
 
 
 def _inversion(
@@ -85,8 +158,7 @@ def _inversion(
 ) -> Inversion:  # fmt: skip
     """excess : what each labelling takes away in sum, over the `changed` seeds of it; total : labellings there are."""
     moved = changed > 0
-    points = np.sort(excess[moved] / changed[moved])
-    points[np.abs(points) <= slack] = 0.0
+    points = Listed(excess[moved] / changed[moved])
     size = len(excess) + (not exact)
     floor = 1 / total if exact else max(1 / size, 1 / total)
     same = len(excess) - len(points) + (not exact)
@@ -114,17 +186,31 @@ def sign_flip(gains: NDArray[np.float64], rng: np.random.Generator, n_resamples:
     up to 20 seeds, sampled beyond.
     """
     size = len(gains)
-    exact = size <= EXACT_SIGNS
-    if exact:
-        excess, changed = np.zeros(1), np.zeros(1, np.int64)
-        for gain in gains:
-            excess = np.concatenate([excess, excess + gain])
-            changed = np.concatenate([changed, changed + 1])
-    else:
-        flipped = rng.integers(0, 2, (n_resamples, size), dtype=np.int8)
-        excess, changed = flipped @ gains, flipped.sum(axis=1, dtype=np.int64)
-    null = "signs flipped independently by seed"
-    return _inversion(SIGN_FLIP, float(gains.mean()), excess, changed, exact, 2**size, size, null, slack)
+    null, estimate = "signs flipped independently by seed", float(gains.mean())
+    if size <= EXACT_SIGNS:
+        return Inversion(SIGN_FLIP, estimate, SubsetMeans(gains), 1, 2**size, 2.0**-size, size, null, True, slack)
+    flipped = rng.integers(0, 2, (n_resamples, size), dtype=np.int8)
+    changed = flipped.sum(axis=1, dtype=np.int64)
+    return _inversion(SIGN_FLIP, estimate, flipped @ gains, changed, False, 2**size, size, null, slack)
+
+
+def _subset_sums(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Sum and size of every subset, the empty one first."""
+    sums, sizes = np.zeros(1), np.zeros(1)
+    for value in values:
+        sums, sizes = np.concatenate([sums, sums + value]), np.concatenate([sizes, sizes + 1])
+    return sums, sizes
+
+
+@numba.njit(cache=True, nogil=True)
+def _pairs_at_most_0(left: NDArray[np.float64], right: NDArray[np.float64]) -> int:
+    """Pairs of one value of each sorted array whose sum is at most 0."""
+    count, end = 0, len(right)
+    for value in left:
+        while end > 0 and value + right[end - 1] > 0:
+            end -= 1
+        count += end
+    return count
 
 
 def exchange(cost: NDArray[np.float64], rng: np.random.Generator, n_resamples: int) -> Inversion:

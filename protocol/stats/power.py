@@ -249,7 +249,7 @@ def _needed_to_bet(gains: NDArray[np.float64], lowest: float, delta: float, alph
 
 
 def _lower(excess: NDArray[np.float64], labels: NDArray[np.int64], exact: bool, tail: float) -> NDArray[np.float64]:
-    """As `inversion.Inversion.limits`: the lower limit of each repetition, from one set of relabellings."""
+    """As `inversion.Inversion.lower`: the lower limit of each repetition, from one set of relabellings."""
     unchanged = (labels < 0).all(axis=1)
     same = int(unchanged.sum()) + (not exact)
     needed = math.floor(tail * (len(labels) + (not exact)) * (1 + 1e-12)) + 1 - same

@@ -45,14 +45,31 @@ def test_pvalues_are_those_of_the_shifted_tests(seed: int, delta: float) -> None
 def test_by_hand() -> None:
     """Two seeds.  Gains 1 and 3: subsets none, {1}, {3}, {1, 3} with means -, 1, 3, 2."""
     flip = inv.sign_flip(np.array([1.0, 3.0]), rng(), 0, 1e-9)
-    assert flip.points.tolist() == [1.0, 2.0, 3.0] and flip.same == 1 and flip.size == 4
+    assert [flip.points.ranked(k) for k in (0, 1, 2, -1)] == pytest.approx([1, 2, 3, 3])
+    assert flip.same == 1 and flip.size == 4 and len(flip.points) == 3
     assert [flip.pvalue(g) for g in (0.0, 1.0, 1.5, 2.0, 3.0)] == [0.25, 0.5, 0.5, 0.75, 1.0]
-    assert flip.limits(0.25) == (1.0, 3.0) and flip.limits(0.24) == (-math.inf, math.inf)
+    assert (flip.lower(0.25), flip.upper(0.25)) == pytest.approx((1.0, 3.0))
+    assert (flip.lower(0.24), flip.upper(0.24)) == (-math.inf, math.inf)
     # Three traces; every schedule costs 0 at home, 3 abroad on trace 1, 6 on trace 2, 9 on trace 3.
     cost = np.array([[0.0, 3, 3], [6, 0, 6], [9, 9, 0]])
     dealt = inv.exchange(cost, rng(), 0)
-    assert dealt.points.tolist() == [4.5, 6.0, 6.0, 6.0, 7.5] and dealt.estimate == 6.0
+    assert [dealt.points.ranked(k) for k in range(5)] == [4.5, 6.0, 6.0, 6.0, 7.5] and dealt.estimate == 6.0
     assert dealt.pvalue() == 1 / 6 == dealt.floor
+
+
+@given(st.integers(0, 10_000), st.integers(2, 11))
+@settings(max_examples=40, deadline=None)
+def test_means_of_subsets_without_listing_them(seed: int, size: int) -> None:
+    gains = np.round(rng(seed).normal(size=size), rng(seed).integers(0, 4))
+    means = np.sort(
+        [np.mean(subset) for k in range(1, size + 1) for subset in itertools.combinations(gains.tolist(), k)]
+    )
+    found = inv.SubsetMeans(gains)
+    assert len(found) == len(means)
+    for rank in (0, len(means) // 3, len(means) - 1, -1, -len(means)):
+        assert found.ranked(rank) == pytest.approx(means[rank], abs=1e-12)
+    for gain in (-0.5, 0.123, 0.7):
+        assert found.at_most(gain + 1e-12) == np.count_nonzero(means <= gain + 1e-12)
 
 
 def test_limits_are_where_each_test_turns() -> None:
@@ -65,9 +82,9 @@ def test_limits_are_where_each_test_turns() -> None:
     ):
         assert test.exact
         for tail in (0.02, 0.05, 0.2):
-            lower, upper = test.limits(tail)
+            lower, upper = test.lower(tail), test.upper(tail)
             assert test.pvalue(lower + 1e-6) > tail >= test.pvalue(lower - 1e-6)
-            above = [np.count_nonzero(test.points >= g) + test.same for g in (upper - 1e-6, upper + 1e-6)]
+            above = [len(test.points) - test.points.at_most(g) + test.same for g in (upper - 1e-6, upper + 1e-6)]
             assert above[0] / test.size > tail >= above[1] / test.size
 
 
@@ -85,7 +102,7 @@ def test_a_bound_exceeds_the_minimum_effect_exactly_when_significant(seed: int, 
     ):
         assert not test.exact and test.size == 500
         for alpha in (0.01, 0.05, 0.3):
-            assert (test.pvalue(delta) <= alpha) == (test.limits(alpha)[0] > delta)
+            assert (test.pvalue(delta) <= alpha) == (test.lower(alpha) > delta)
 
 
 def test_sampled_tests_come_near_the_enumerated_ones(monkeypatch: pytest.MonkeyPatch) -> None:
