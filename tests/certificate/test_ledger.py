@@ -1,0 +1,85 @@
+"""One line a run beside the output, and a comparison that counts what it does not show."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from strategies import FunctionSource, head_for, quiet, ran, setting
+
+from protocol.certificate import ledger
+from protocol.certificate.assess import assess
+from protocol.certificate.compare import compare
+from protocol.certificate.model import Certificate, Head
+from protocol.errors import BadInput
+
+SETTINGS = [setting()]
+
+
+def asked(**changes: object) -> Head:
+    return head_for(FunctionSource(quiet), SETTINGS, **changes)
+
+
+def certificate(**changes: object) -> Certificate:
+    return assess(asked(**changes), ran(quiet))
+
+
+def test_a_run_that_ended_and_one_that_did_not(tmp_path: Path) -> None:
+    made = certificate()
+    first = ledger.begin(asked(), tmp_path / "a")
+    ledger.end(first, made, tmp_path / "a")
+    ledger.begin(asked(), tmp_path / "b")
+    ended, abandoned = ledger.entries(tmp_path / ledger.LEDGER)
+    assert (ended.verdict, ended.root_seed, ended.folder, ended.claims) == (made.verdict, 7, "a", 1)
+    assert (abandoned.verdict, abandoned.root_seed, abandoned.folder) == (ledger.ABANDONED, None, "b")
+
+
+def test_the_root_is_not_there_while_a_run_goes_on(tmp_path: Path) -> None:
+    ledger.begin(asked(root_seed=123456789012345), tmp_path / "a")
+    assert "123456789012345" not in (tmp_path / ledger.LEDGER).read_text()
+
+
+def test_lines_that_are_none_are_passed_over(tmp_path: Path) -> None:
+    entry = ledger.begin(asked(), tmp_path / "a")
+    with (tmp_path / ledger.LEDGER).open("a") as file:
+        file.write('not json\n[1]\n{"id": "x", "began": "y"}\n{"id": 3}\n')
+    assert ledger.entries(tmp_path / ledger.LEDGER) == [entry]
+    assert ledger.entries(tmp_path / "nowhere") == []
+
+
+def test_other_runs_of_the_same_scheduler(tmp_path: Path) -> None:
+    made, digest = certificate(), "0" * 64
+    for name in ("shown", "hidden", "shown"):  # the first one in `shown` was replaced by the last
+        ledger.end(ledger.begin(asked(), tmp_path / name), made, tmp_path / name)
+    found = ledger.others([tmp_path / "shown"], [digest])
+    assert [e.folder for e in found] == ["shown", "hidden"]
+    assert ledger.others([tmp_path / "shown"], ["1" * 64]) == []
+
+
+def test_what_else_was_tried_is_corrected_for(tmp_path: Path) -> None:
+    made = certificate()
+    alone = made.claims[0].envelope.p
+    assert alone is not None and made.verdict == "PASS"
+    entry = ledger.begin(asked(), tmp_path / "other")
+    few = compare({"a": made}, [entry] * 2)
+    assert few[0].p_overall == pytest.approx(3 * alone)
+    many = compare({"a": made}, [entry] * 1000)
+    assert many[0].p_overall == pytest.approx(min(1.0, 1001 * alone)) and many[0].verdict == "FAIL"
+
+
+def test_one_certificate_alone_is_no_comparison() -> None:
+    with pytest.raises(BadInput, match="at least two"):
+        compare({"a": certificate()})
+
+
+def test_other_roots_stand_side_by_side() -> None:
+    one, other = certificate(), certificate(root_seed=8)
+    rows = compare({"a": one, "b": other})
+    assert [row.root_seed for row in rows] == [7, 8]
+    assert json.loads(json.dumps([row.interval_pp for row in rows]))
+
+
+def test_levels_must_agree() -> None:
+    with pytest.raises(BadInput, match=r"a and b, min_effect_pp: found 0.0 and 0.5"):
+        compare({"a": certificate(), "b": certificate(min_effect_pp=0.5)})
