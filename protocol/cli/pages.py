@@ -10,6 +10,7 @@ from protocol import files
 from protocol.calibration import store as calibration
 from protocol.certificate.model import Certificate, Head, plain
 from protocol.certificate.reading import CERTIFICATE, RAW
+from protocol.errors import BadInput
 from protocol.evidence.model import Evidence
 from protocol.evidence.store import ASKED
 from reports import figures, html, tables
@@ -61,16 +62,24 @@ def write_pages(certificate: Certificate, evidence: Sequence[Evidence], folder: 
     html.write_report(values, list(evidence), folder / REPORT, svgs)
 
 
+def draw_into(folder: Path, certificate: Certificate, evidence: Sequence[Evidence]) -> None:
+    """Pages alone, into a folder that is new or empty.  Raises BadInput on any other."""
+    if files.claim_folder(folder):
+        raise BadInput(str(folder), "an output folder with a certificate", "a new or empty folder")
+    with files.replacing(folder, ()) as waiting:
+        write_pages(certificate, evidence, waiting)
+
+
 def differing_pages(write: Callable[[Path], None], folder: Path, listed: Sequence[str]) -> Iterator[str]:
-    """Each listed page of `folder` that is not what `write` draws."""
+    """Each page of `folder` that is not what `write` draws; one that is not there may have been left out on purpose."""
     with tempfile.TemporaryDirectory() as temporary:
         fresh = Path(temporary)
         write(fresh)
         for name in sorted({*listed, *files.names_in(fresh)}):
             stored = folder / name
             if not stored.is_file():
-                yield f"{name}: missing"
-            elif not (fresh / name).is_file():
+                continue
+            if not (fresh / name).is_file():
                 yield f"{name}: not one of this certificate's pages"
             elif stored.read_bytes() != (fresh / name).read_bytes():
                 yield f"{name}: not what the certificate is drawn as"

@@ -20,7 +20,7 @@ from protocol.certificate.model import Certificate, Head, RegimePart, plain, ver
 from protocol.certificate.reading import CERTIFICATE, RAW, VERSION_1, read_certificate, read_json
 from protocol.certificate.verify import differences, verify
 from protocol.cli import learning, options
-from protocol.cli.pages import differing_pages, write_folder, write_pages
+from protocol.cli.pages import REPORT, differing_pages, draw_into, write_folder, write_pages
 from protocol.cli.settings import Overrides, contender_opener, describe_contender, outputs, settings_for
 from protocol.errors import BadInput
 from protocol.evidence import store
@@ -41,6 +41,9 @@ def verify_command(
     rejudge: Annotated[
         Path | None, typer.Option(help="new folder for the same rows under today's rules (of version 1)")
     ] = None,
+    pages: Annotated[
+        Path | None, typer.Option(help="new folder for report, tables and figures, drawn again (of today's version)")
+    ] = None,
     jobs: options.Jobs = 2,
     most: Annotated[int, typer.Option(min=1, help="differences to print")] = 20,
 ) -> None:
@@ -59,6 +62,8 @@ def verify_command(
     elif (folder / signature.SIGNATURE).is_file():
         typer.echo("the signature was not checked: no --key", err=True)
     if (stated["schema"], stated["schema_version"]) in VERSION_1:
+        if pages is not None:
+            raise BadInput("--pages", "a certificate of version 1", "--rejudge NEW, which draws them")
         _old(folder, stated, found, most, rejudge)
         return
     if rejudge is not None:
@@ -74,6 +79,9 @@ def verify_command(
     _say(found, most)
     how = "recomputed and run again" if rerun else "recomputed"
     typer.echo(f"verified: {certificate.verdict}, {len(certificate.claims)} claims {how} from {folder / RAW}")
+    if pages is not None:
+        draw_into(pages, certificate, store.read(folder / RAW))
+        typer.echo(f"report: {pages / REPORT}")
 
 
 def _old(folder: Path, stated: dict[str, Any], found: list[str], most: int, rejudge: Path | None) -> None:
@@ -97,9 +105,11 @@ def _pages(certificate: Certificate, folder: Path) -> list[str]:
     if any(now.get(name) != then.get(name) for name in ("jinja2", "matplotlib")):
         typer.echo("report, tables and figures are not compared: they were drawn with other versions", err=True)
         return []
-    there = [name for name in listed if (folder / name).is_file()]
-    if not there:
-        typer.echo("report, tables and figures are not compared: they are not there", err=True)
+    absent = [name for name in listed if not (folder / name).is_file()]
+    if absent:
+        which = "report, tables and figures" if len(absent) == len(listed) else ", ".join(absent)
+        typer.echo(f"not compared, because not there: {which}", err=True)
+    if len(absent) == len(listed):
         return []
     return list(differing_pages(partial(write_pages, certificate, store.read(folder / RAW)), folder, listed))
 
