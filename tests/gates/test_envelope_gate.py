@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import busy, changed, coin, quiet, ran, spec_for
+from server_runs import replay_of, server_spec, session, sound, with_replays
+from strategies import SLOS, S, busy, changed, coin, quiet, ran, spec_for
 
 from protocol.evidence.model import CROSSED, OPTIMUM, PERMUTED, PESSIMUM, SHIFTED, Evidence
+from protocol.evidence.order import LIVE_ORDERS
 from protocol.files import canonical_json
 from protocol.gates.envelope import Measured, controls, envelope_gate, measure, standing
 from protocol.gates.result import Check, GateResult
 from protocol.merging.placements import Placements
-from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM
+from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM, Replay
 from protocol.stats.gains import Standing
+from protocol.workload.slo import Slo
 
 
 def measured(found: list[Evidence], **changes: Any) -> Measured:
@@ -367,3 +371,68 @@ def test_it_does_not_depend_on_the_order_of_the_draws(data: st.DataObject) -> No
     assert one["gain_pp"] == pytest.approx(other["gain_pp"]) and one["p"] == pytest.approx(other["p"], abs=0.01)
     flips = [next(t["p"] for t in out["tests"] if t["name"] == "paired sign flip") for out in (one, other)]
     assert flips[0] == flips[1]
+
+
+# On a real server ------------------------------------------------------------------------------------------------
+
+
+def test_a_live_gain_by_hand() -> None:
+    """N P N R N: each arm against the mean of the two replays without merges beside it."""
+    found, slo = session(), Slo.parse(SLOS[0])
+    by_hand = []
+    for e in found:
+        missed = [int(r.rows.violates(slo).sum()) for r in sorted(e.served, key=lambda r: r.position)]
+        first, policy, middle, control, last = (100 * n / e.n_requests for n in missed)
+        by_hand.append((control - (middle + last) / 2) - (policy - (first + middle) / 2))
+    m = measure(found, server_spec("live", found), 0)
+    assert m.gains.chance is not None and m.gains.chance.by_seed == pytest.approx(by_hand)
+    out = m.to_json(m.p)
+    assert out["gain_pp"] == pytest.approx(np.mean(by_hand))
+    assert out["worst_seed_gain_pp"] == pytest.approx(min(by_hand))
+
+
+@pytest.mark.parametrize("idle", [3, 2])
+def test_a_steady_drift_cancels(idle: int) -> None:
+    """Five more slow requests in each later replay: the baseline of either arm rises along with it."""
+    order = LIVE_ORDERS[idle]
+    found = []
+    for e in session():
+        quick = next(r for r in e.served if r.arm == NO_SYNC).rows
+        merges = replay_of(session(), e.seed, POLICY)
+        made = []
+        for place, (arm, draw) in enumerate(order):
+            n = 2 + e.seed + 5 * place + (0 if arm == NO_SYNC else 30)
+            e2e = np.where(np.arange(len(quick)) < n, 2 * S, S // 2)
+            rows = replace(quick, e2e_ns=e2e, ttft_ns=e2e // 2)
+            windows = merges.ran_ns if arm != NO_SYNC else merges.ran_ns[:0]
+            made.append(Replay(rows, windows, windows, regime="toy", seed=e.seed, arm=arm, draw=draw, position=place))
+        found.append(with_replays(e, made))
+    m = measure(found, server_spec("live", found, idle=idle), 0)
+    assert [100 * 30 / e.n_requests for e in found] == pytest.approx(m.gains.policy.tolist())
+    assert m.gains.policy == pytest.approx(m.gains.draw_mean) and m.p == 1.0
+
+
+def test_a_real_gain_by_hand() -> None:
+    """Its replays run in random order, so the mean of both replays without merges is the baseline."""
+    found, slo = sound(), Slo.parse(SLOS[0])
+    gains = []
+    for e in found:
+        policy = replay_of(found, e.seed, POLICY).rows.violates(slo).sum()
+        draws = [r.rows.violates(slo).sum() for r in e.replays(UNIFORM)]
+        gains.append(100 * (np.mean(draws) - policy) / e.n_requests)
+    m = measure(found, server_spec("real", found), 0)
+    out = m.to_json(m.p)
+    assert out["gain_pp"] == pytest.approx(np.mean(gains)) and out["load_gain_simulated"]
+    assert out["optimum_gain_pp"] is None and out["bounded_lower_bound_pp"] is None  # those are the simulator's
+    simulated = measured(list(ran())).to_json(0.01)
+    assert out["load_gain_pp"] == pytest.approx(simulated["load_gain_pp"])
+    idle = [np.mean([r.rows.violates(slo).mean() for r in e.replays(NO_SYNC)]) for e in found]
+    assert out["no_sync_violation_pct"] == pytest.approx(100 * np.mean(idle))
+
+
+def test_few_blocks_say_what_was_seen_all_the_same() -> None:
+    found = session(blocks=3)
+    m = measure(found, server_spec("live", found), 0)
+    gate = envelope_gate(m, m.p)
+    assert gate.status == "undecidable" and "3 seeds, fewer than 8" in gate.reason
+    assert m.to_json(None)["gain_pp"] == pytest.approx(float(np.mean(m.gains.draw_mean - m.gains.policy)))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from server_runs import replay_of, server_spec, session, sound, swapped
 from strategies import (
     CORRIDOR,
     MS,
@@ -350,3 +352,103 @@ def test_an_early_end_is_undecidable_and_says_why() -> None:
     checks = judged(list(ran())[:9], n_seeds=10)
     assert checks["completeness"].status == "undecidable" and others_pass(checks, "completeness")
     assert checks["completeness"].reason == "9 of 10 seeds: the others were not run"
+
+
+# A live session --------------------------------------------------------------------------------------------------
+
+
+def live(found: Sequence[Evidence]) -> dict[str, Check]:
+    return {check.name: check for check in integrity_gate(found, server_spec("live", found)).checks}
+
+
+def test_a_sound_session_passes_every_check() -> None:
+    checks = live(session())
+    assert others_pass(checks) and list(checks) == [
+        "corridor", "replays", "realised merges", "decisions in time", "determinism", "causality", "completeness",
+        "distinct traces",
+    ]  # fmt: skip
+    policies = [replay_of(session(), s, POLICY) for s in range(10)]
+    assert checks["corridor"].details["merges"] == sum(len(r.planned_ns) for r in policies)
+    assert "a fresh scheduler answered the logged observations the same" in checks["determinism"].reason
+
+
+@pytest.mark.parametrize("arm", [POLICY, UNIFORM])
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda w: np.concatenate([w[:1] - 5 * S, w[1:]]), "merge 1 began "),
+        (lambda w: w + np.where(np.arange(len(w)) == len(w) - 1, 12 * S, 0)[:, None], " s"),
+        (lambda w: w[:1], "though H_max imposes a merge within the horizon"),
+        (lambda w: w[:0], "nothing merged after 0.00 s"),
+    ],
+)
+def test_live_merges_outside_the_corridor_fail(arm: str, change: Any, says: str) -> None:
+    """Of the scheduler and of its control; what was decided and what ran move together, so the replay stays valid."""
+    windows = change(replay_of(session(), 0, arm).planned_ns)
+    checks = live(swapped(session(), 0, arm, planned_ns=windows, ran_ns=windows))
+    assert checks["corridor"].status == "failed" and says in checks["corridor"].reason
+    assert checks["corridor"].reason.startswith(f"seed 0, {arm}")
+
+
+def test_live_merges_that_ran_off_what_was_decided_leave_their_block_out() -> None:
+    """One rule of validity for all tiers: such a replay measures nothing, so it fails nothing."""
+    windows = replay_of(session(), 0, UNIFORM).planned_ns
+    found = swapped(session(), 0, UNIFORM, ran_ns=windows - 3 * S)
+    checks = live(found)
+    assert others_pass(checks) and list(checks["realised merges"].details["left_out"]) == ["0"]  # type: ignore[call-overload]
+
+
+def test_the_load_may_be_off_by_its_tolerance_and_a_late_answer_by_a_decision() -> None:
+    policy = replay_of(session(), 0, POLICY)
+    assert judged_live_corridor(policy.planned_ns + np.array([[90 * MS, 90 * MS]])) == "passed"
+    # Executed, the first merge began 0.1 s too early: the corridor's least wait is two decisions.
+    least_ns = CORRIDOR.gap_min * CORRIDOR.grid_ns
+    for begin_ns, status in ((least_ns - 90 * MS, "passed"), (least_ns - 110 * MS, "failed")):
+        one = np.array([[begin_ns, begin_ns + CORRIDOR.merge_ns]])
+        most_ns = CORRIDOR.gap_max * CORRIDOR.grid_ns
+        rest = [one[0, 1]]
+        windows = [one[0]]
+        while rest[-1] + most_ns + CORRIDOR.merge_ns <= CORRIDOR.horizon_ns:
+            start = rest[-1] + most_ns
+            windows.append(np.array([start, start + CORRIDOR.merge_ns]))
+            rest.append(int(windows[-1][1]))
+        assert judged_live_corridor(np.array(windows)) == status
+
+
+def judged_live_corridor(windows: Any) -> str:
+    return live(swapped(session(), 0, POLICY, planned_ns=windows, ran_ns=windows))["corridor"].status
+
+
+def test_an_answer_before_its_decision_was_due_fails() -> None:
+    made = replay_of(session(), 0, POLICY).decisions
+    k = next(k for k, d in enumerate(made) if d.said is not None)
+    early = (*made[:k], replace(made[k], asked_ns=made[k].due_ns - 1), *made[k + 1 :])
+    checks = live(swapped(session(), 0, POLICY, decisions=early))
+    assert checks["causality"].status == "failed" and others_pass(checks, "causality")
+    assert checks["causality"].reason.startswith("seed 0, policy: asked before the decision at ")
+
+
+def test_a_scheduler_that_answers_otherwise_when_asked_again_fails() -> None:
+    found = list(session())
+    found[0] = changed(found[0], probes=(Probe("determinism", None, "decision 1, at 3 s: merge True live"),))
+    checks = live(found)
+    assert checks["determinism"].status == "failed" and checks["causality"].status == "undecidable"
+    found[0] = changed(found[0], probes=())
+    assert live(found)["determinism"].reason == "seed 0: not run twice"
+    assert live(found)["determinism"].status == "undecidable"
+
+
+def test_two_blocks_of_one_trace_fail() -> None:
+    found = list(session())
+    found[1] = changed(found[1], trace_digest=found[0].trace_digest)
+    assert live(found)["distinct traces"].status == "failed"
+
+
+@pytest.mark.parametrize("arm", [POLICY, UNIFORM, NO_SYNC])
+def test_a_request_missing_from_any_replay_on_a_server_fails(arm: str) -> None:
+    for back_end, found in (("real", sound()), ("live", session())):
+        rows = replay_of(found, 3, arm).rows
+        dropped = swapped(found, 3, arm, rows=rows_of(rows, slice(0, -1)))
+        gate = integrity_gate(dropped, server_spec(back_end, dropped))
+        check = next(c for c in gate.checks if c.name == "completeness")
+        assert check.status == "failed" and f"{len(rows) - 1} rows for {len(rows)} scheduled" in check.reason

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from strategies import MS, changed, ran, spec_for
+from scipy import stats
+from server_runs import replay_of, server_spec, session, sound, swapped
+from strategies import MS, S, changed, ran, spec_for
 
 from protocol.evidence.model import Evidence
 from protocol.gates.load_match import load_match_gate
 from protocol.gates.result import Check
 from protocol.merging.placements import Placements
 from protocol.replay.measurements import FAILED, Measurements
-from protocol.replay.replay import NO_SYNC, POLICY
+from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM
 from protocol.workload.slo import Slo
 
 SLO = Slo(e2e_ns=1000 * MS)
@@ -107,3 +111,132 @@ def test_an_objective_that_nobody_meets_without_merges_is_undecidable() -> None:
 
 def test_no_evidence_never_passes() -> None:
     assert load_match_gate([], spec_for(ran()), SLO, 0).status != "passed"
+
+
+# On a real server ------------------------------------------------------------------------------------------------
+
+
+def on_server(found: Sequence[Evidence], back_end: str = "real", **changes: Any) -> dict[str, Check]:
+    spec = server_spec(back_end, found, **changes)
+    return {c.name: c for c in load_match_gate(found, spec, spec.slos[0], 0).checks}
+
+
+@pytest.mark.parametrize("back_end", ["real", "live"])
+def test_a_sound_server_passes_every_check(back_end: str) -> None:
+    checks = on_server(sound() if back_end == "real" else session(), back_end)
+    assert {c.status for c in checks.values()} == {"passed"} and list(checks) == [
+        "offered load", "tokens served", "counted rows", "no-sync baseline", "send delay", "achieved rate", "A/A",
+    ]  # fmt: skip
+    assert checks["send delay"].details["p50_ms"] == 0.1 and checks["achieved rate"].statistic == 1.0
+
+
+@pytest.mark.parametrize(("arm", "draw"), [(POLICY, 0), (NO_SYNC, 1), (UNIFORM, 0)])
+@pytest.mark.parametrize("back_end", ["real", "live"])
+def test_fewer_tokens_than_asked_in_any_replay_fail(back_end: str, arm: str, draw: int) -> None:
+    found = sound() if back_end == "real" else session()
+    m = replay_of(found, 2, arm, draw).rows
+    tokens = m.output_tokens.copy()
+    tokens[7] -= 1
+    check = on_server(swapped(found, 2, arm, draw, rows=replace(m, output_tokens=tokens)), back_end)["tokens served"]
+    assert check.status == "failed"
+    assert check.reason.endswith(f"request 7 gave {tokens[7]} tokens of {tokens[7] + 1} asked for (1 such requests)")
+
+
+def test_a_request_that_was_not_served_owes_no_tokens() -> None:
+    m = replay_of(sound(), 2, UNIFORM, 0).rows
+    outcome, e2e, tokens = m.outcome.copy(), m.e2e_ns.copy(), m.output_tokens.copy()
+    outcome[7], e2e[7], tokens[7] = FAILED, -1, 0
+    found = swapped(sound(), 2, UNIFORM, 0, rows=replace(m, outcome=outcome, e2e_ns=e2e, output_tokens=tokens))
+    assert on_server(found)["tokens served"].status == on_server(found)["offered load"].status == "passed"
+
+
+@pytest.mark.parametrize("column", ["arrival_ns", "prompt_tokens", "asked_tokens", "island"])
+def test_another_request_in_any_draw_fails(column: str) -> None:
+    m = replay_of(sound(), 2, UNIFORM, 5).rows
+    values = getattr(m, column).copy()
+    values[3] += 1
+    check = on_server(swapped(sound(), 2, UNIFORM, 5, rows=replace(m, **{column: values})))["offered load"]
+    assert (check.status, check.reason) == ("failed", f"seed 2, uniform 5: {column} differs from the policy's")
+
+
+def test_a_replay_that_was_sent_late_is_left_out_and_a_slow_client_is_seen() -> None:
+    """Requests sent 4 ms after they were due are in time; the achieved rate counts all that came later."""
+    m = replay_of(sound(), 2, UNIFORM, 5).rows
+    late = replace(m, sent_ns=np.where(np.arange(len(m)) < len(m) // 50, m.sent_ns + 30 * MS, m.sent_ns))
+    checks = on_server(swapped(sound(), 2, UNIFORM, 5, rows=late))
+    assert "seed 2" not in checks["send delay"].reason and checks["send delay"].statistic == 1.0
+    edge = replace(m, sent_ns=m.arrival_ns + 4 * MS)
+    assert on_server(swapped(sound(), 2, UNIFORM, 5, rows=edge))["send delay"].details["p100_ms"] == 4.0
+
+
+def again(shift_pp: float, found: Sequence[Evidence]) -> list[Evidence]:
+    """Make the last no-sync replay of every seed miss more requests, by about that much."""
+    rng = np.random.default_rng(2)
+    for e in found:
+        m = replay_of(found, e.seed, NO_SYNC, 1).rows
+        n = round(len(m) * max(shift_pp + rng.normal(0, 0.2), 0) / 100)
+        slow = np.isin(np.arange(len(m)), rng.permutation(np.flatnonzero(m.e2e_ns < S // 2))[:n])
+        found = swapped(found, e.seed, NO_SYNC, 1, rows=replace(m, e2e_ns=np.where(slow, 20 * S, m.e2e_ns)))
+    return list(found)
+
+
+@pytest.mark.parametrize(
+    ("shift_pp", "min_effect_pp", "status"),
+    [
+        (0.0, 0.0, "passed"),
+        (0.3, 0.0, "passed"),
+        (1.0, 0.0, "undecidable"),
+        (4.0, 0.0, "failed"),
+        (4.0, 20.0, "passed"),
+    ],
+)
+def test_two_no_sync_replays_must_agree(shift_pp: float, min_effect_pp: float, status: str) -> None:
+    found = again(shift_pp, sound()) if shift_pp else sound()
+    check = on_server(found, min_effect_pp=min_effect_pp)["A/A"]
+    assert check.status == status and check.details["margin_pp"] == (min_effect_pp / 2 or 1.0)
+    declared = on_server(found, min_effect_pp=min_effect_pp, margin_pp=30.0)["A/A"]
+    assert declared.status == "passed" and declared.details["margin_pp"] == 30.0
+
+
+def test_the_agreement_of_two_no_sync_replays_by_hand() -> None:
+    found = again(0.3, sound())
+    d = []
+    for e in found:
+        first, last = (replay_of(found, e.seed, NO_SYNC, k).rows.violates(SLO).sum() for k in (0, 1))
+        d.append(100 * (last - first) / e.n_requests)
+    p = max(
+        stats.ttest_1samp(d, -1.0, alternative="greater").pvalue, stats.ttest_1samp(d, 1.0, alternative="less").pvalue
+    )
+    check = on_server(found)["A/A"]
+    assert check.statistic == pytest.approx(p) and "t over seeds" in check.reason
+    half = stats.t.ppf(0.95, 9) * stats.sem(d)
+    assert check.interval == pytest.approx((np.mean(d) - half, np.mean(d) + half))
+
+
+def test_where_nothing_varies_the_units_are_seconds_with_arrivals_and_not_requests() -> None:
+    """Ten seeds with equal counts: so many seconds bound the rate, whatever each of them holds."""
+    found = sound()
+    check = on_server(found)["A/A"]
+    seconds = sum(len(np.unique(replay_of(found, s, NO_SYNC, 0).rows.arrival_ns // S)) for s in range(10))
+    assert f"Clopper-Pearson on {seconds} seconds" in check.reason and seconds < 10 * 125 < sum(
+        e.n_requests for e in found
+    )
+    assert check.statistic == pytest.approx(0.99**seconds) and check.status == "passed"
+    few = on_server(found[:1])["A/A"]  # one seed is no replicate
+    assert few.status == "undecidable"
+
+
+def test_replays_that_disagree_on_many_requests_but_count_alike_do_not_pass() -> None:
+    """As many late ones in each, but others: the shares cancel and the disagreement does not."""
+    found = list(sound())
+    for e in sound():
+        for k in (0, 1):
+            m = replay_of(found, e.seed, NO_SYNC, k).rows
+            slow = np.arange(len(m)) % 40 == k
+            e2e = np.where(slow, 2 * S, S // 2)
+            found = swapped(found, e.seed, NO_SYNC, k, rows=replace(m, e2e_ns=e2e, ttft_ns=e2e // 2))
+    missed = [[int(replay_of(found, s, NO_SYNC, k).rows.violates(SLO).sum()) for k in (0, 1)] for s in range(10)]
+    found = [e for e, (first, last) in zip(found, missed, strict=True) if first == last]
+    assert len(found) > 1
+    check = on_server(found)["A/A"]
+    assert check.status != "passed" and "requests judged otherwise" in check.reason

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
+from server_runs import replay_of, server_spec, session, sound, swapped, with_replays
 from strategies import CORRIDOR, S, changed, ran, spec_for
 
 from protocol.evidence.model import Evidence
@@ -68,3 +71,40 @@ def test_no_evidence_never_passes() -> None:
 
 def test_merges_cost_training_time() -> None:
     assert CORRIDOR.merge_ns == 2 * S and CORRIDOR.step_ns == S // 4
+
+
+# On a real server ------------------------------------------------------------------------------------------------
+
+
+def on_server(found: Sequence[Evidence], back_end: str) -> GateResult:
+    return progress_gate(found, server_spec(back_end, found))
+
+
+@pytest.mark.parametrize("back_end", ["real", "live"])
+def test_steps_are_those_beside_the_merges_that_ran(back_end: str) -> None:
+    found = sound() if back_end == "real" else session()
+    gate = on_server(found, back_end)
+    steps = [(120 - 2 * len(replay_of(found, s, POLICY).ran_ns)) * 4 for s in range(10)]
+    assert gate.status == "passed" and gate.checks[0].details["inner_steps"] == steps
+    assert "executed merges differ by" in gate.checks[0].reason
+
+
+def test_a_seed_that_is_no_comparison_takes_no_part() -> None:
+    control = replay_of(session(), 1, UNIFORM)
+    found = swapped(session(), 1, UNIFORM, ran_ns=control.ran_ns[1:], planned_ns=control.planned_ns[1:])
+    gate = on_server(found, "live")
+    assert gate.status == "passed" and gate.checks[0].n == 9
+    assert on_server([with_replays(e, ()) for e in session()], "live").status == "undecidable"
+
+
+def test_live_staleness_is_between_merges_that_ran_and_may_be_a_decision_late() -> None:
+    stale = on_server(session(), "live").checks[1]
+    policies = [replay_of(session(), s, POLICY).ran_ns for s in range(10)]
+    waits_ns = [begin - end for ran in policies for begin, end in zip(ran[:, 0], [0, *ran[:-1, 1]], strict=True)]
+    assert stale.statistic == float(max(waits_ns) // (S // 4)) and stale.threshold == 40.0
+    for steps, status in ((44, "passed"), (45, "failed")):
+        windows = np.array([[steps * S // 4, steps * S // 4 + 2 * S]])
+        found = list(session())
+        for arm in (POLICY, UNIFORM):
+            found = swapped(found, 0, arm, ran_ns=windows, planned_ns=windows)
+        assert on_server(found, "live").checks[1].status == status
