@@ -222,6 +222,7 @@ class _Segment:
             completed=len(served),
             recent_e2e_s=_mean_s([row.completion.last_ns - origin for row, origin in recent]),
             recent_ttft_s=_mean_s([row.completion.first_ns - at for row, at in recent if row.completion.streamed]),
+            telemetry_age_s=(now_ns - last.at_ns) / NS_PER_S if fresh and last is not None else 0.0,
         )
 
 
