@@ -77,6 +77,9 @@ class Observation:
     arrivals_per_s: NDArray[np.float64]
     prompt_tokens_per_s: NDArray[np.float64]
     islands: tuple[IslandObservation, ...]
+    #: Seconds since the server's gauges behind `queued` and `serving_pressure` were read; 0 in simulation, and where
+    #: the client's own counts stand for them.  A gauge may say what was some time before it was read.
+    telemetry_age_s: float = 0.0
 
 
 @dataclass(frozen=True)

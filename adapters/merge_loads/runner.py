@@ -9,13 +9,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from adapters.cores import pinned
 from adapters.merge_loads.worker import KINDS, ONCE, post
 from protocol.errors import BadInput, SidecarError
 from protocol.merging.schedule import Schedule
@@ -89,7 +90,9 @@ class MergeLoad:
     def __str__(self) -> str:
         if self.kind in (NONE, "command"):
             return self.kind if self.kind == NONE else f"command:{dict(self.options)['run']}"
-        return f"{self.kind}:" + ",".join(f"{k}={v}" for k, v in (("processes", str(self.processes)), *self.options))
+        several = () if self.kind == PAUSE else (("processes", str(self.processes)),)
+        words = ",".join(f"{k}={v}" for k, v in (*several, *self.options))
+        return f"{self.kind}:{words}" if words else self.kind
 
 
 @dataclass(frozen=True)
@@ -125,10 +128,13 @@ class Executed:
 
 
 class Runner:
-    """The processes of one load, started and ready; `plan` hands them a schedule, `add` one window at a time."""
+    """The processes of one load, started and ready; `plan` hands them a schedule, `add` one window at a time.
 
-    def __init__(self, load: MergeLoad) -> None:
-        self.load = load
+    cores : where they run, None for anywhere.
+    """
+
+    def __init__(self, load: MergeLoad, cores: Collection[int] | None = None) -> None:
+        self.load, self.cores = load, cores
         self._processes: list[subprocess.Popen[str]] = []
         self._lines: list[list[str]] = []
         self._threads: list[threading.Thread] = []
@@ -150,12 +156,13 @@ class Runner:
             words = [sys.executable, "-m", "adapters.merge_loads.worker", self.load.kind]
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
             environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
-            self._processes.append(
-                subprocess.Popen(
-                    [*words, *(f"{k}={v}" for k, v in options.items())],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-                )
-            )  # fmt: skip
+            with pinned(self.cores):  # inherited by the process and all that it starts
+                self._processes.append(
+                    subprocess.Popen(
+                        [*words, *(f"{k}={v}" for k, v in options.items())], env=environment, text=True,
+                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                    )
+                )  # fmt: skip
         for process in self._processes:
             self._await_ready(process)
             lines: list[str] = []
@@ -274,9 +281,9 @@ def _check_pause(options: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def running(load: MergeLoad) -> Iterator[Runner]:
+def running(load: MergeLoad, cores: Collection[int] | None = None) -> Iterator[Runner]:
     """A started runner that is always closed."""
-    runner = Runner(load)
+    runner = Runner(load, cores)
     try:
         runner.start()
         yield runner

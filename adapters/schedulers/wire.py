@@ -43,6 +43,7 @@ SCALARS = (
     "in_flight",
     "queued",
     "completed",
+    "telemetry_age_s",
     "recent_e2e_s",
     "recent_ttft_s",
 )
@@ -73,7 +74,7 @@ _FIELDS = (*SCALARS, *SERIES, "islands")
 _new = object.__new__
 _NAN, _STOP = math.nan, 0xFFFFFFFF
 #: Number of the observation, new entries of each series, islands; then SCALARS, where NaN in the last two is None.
-_FRAME = struct.Struct("<III d qqqq dd q dd q d ddd qqq dd")
+_FRAME = struct.Struct("<III d qqqq dd q dd q d ddd qqq d dd")
 #: ISLAND, with the same rule; sent only when there are several.
 _ISLAND = struct.Struct("<q dd q d ddd qqq dd")
 

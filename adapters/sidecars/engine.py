@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from adapters.cores import pinned
 from protocol.errors import BadInput, ProtocolError, SidecarError
 from protocol.files import write_text
 
@@ -27,7 +28,10 @@ _GRACE_S = 10.0
 
 @dataclass(frozen=True)
 class Server:
-    """A running server.  started_ticks : the kernel's start time of the process, so that a reused pid is not killed."""
+    """A running server.  started_ticks : the kernel's start time of the process, so that a reused pid is not killed.
+
+    cores : to which it was restricted, None for all.
+    """
 
     pid: int
     started_ticks: int
@@ -35,6 +39,7 @@ class Server:
     engine: str
     model: str
     log: str
+    cores: list[int] | None = None
 
 
 def command_for(
@@ -77,8 +82,9 @@ def start(
     executable: str | None = None,
     extra: Sequence[str] = (),
     patience_s: float = 300.0,
+    cores: Sequence[int] | None = None,
 ) -> Server:
-    """Start a server and wait until /health answers.  Its log and state lie in `folder`.
+    """Start a server and wait until /health answers.  Its log and state lie in `folder`.  cores : None for all.
 
     What another one left in the folder by dying is ended first.  Raises BadInput when the port is taken; SidecarError,
     with the log's last line, when the server ends or does not answer in time; nothing is left running.
@@ -95,12 +101,16 @@ def start(
     environment = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", **os.environ}
     with log.open("wb") as sink:
         try:
-            child = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True, env=environment
-            )
+            with pinned(cores):  # inherited by all that it starts
+                child = subprocess.Popen(
+                    words, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True, env=environment
+                )
         except OSError as error:
             raise SidecarError(f"engine {words[0]}: {error.strerror or error}") from None
-    server = Server(child.pid, _ticks(child.pid) or 0, f"http://127.0.0.1:{at}", engine, model, str(log))
+    server = Server(
+        child.pid, _ticks(child.pid) or 0, f"http://127.0.0.1:{at}", engine, model, str(log),
+        None if cores is None else list(cores),
+    )  # fmt: skip
     write_text(folder / STATE, json.dumps(asdict(server), indent=2) + "\n")
     deadline = time.monotonic() + patience_s
     try:
@@ -153,10 +163,12 @@ def stop(folder: Path) -> bool:
 
 
 @contextmanager
-def serving(engine: str, model: str, folder: Path, executable: str | None = None) -> Iterator[Server]:
+def serving(
+    engine: str, model: str, folder: Path, executable: str | None = None, cores: Sequence[int] | None = None
+) -> Iterator[Server]:
     """A server for the length of a block; it is ended however the block ends."""
     try:
-        yield start(engine, model, folder, executable=executable)
+        yield start(engine, model, folder, executable=executable, cores=cores)
     finally:
         stop(folder)
 

@@ -6,14 +6,16 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from adapters.cores import Cores, taken
 from adapters.merge_loads.runner import MergeLoad, Runner, running
 from adapters.sidecars.metrics import Gauges, read_gauges
 from adapters.sidecars.openai import Deadlines, Row, Run, Target, replay_open_loop, run_of, that_serves, until
-from adapters.sidecars.real import ran, replayed, urgent
+from adapters.sidecars.real import ran, replayed, spin_ns, urgent
 from protocol.errors import BadInput
 from protocol.merging.schedule import Schedule
 from protocol.placement.rollout import ControlLoop, ask
@@ -35,6 +37,7 @@ class LiveServer:
     slots : requests that the server admits at a time, by which the serving pressure is counted.
     scrape_s : seconds between two looks at the server's metrics.
     lead_s : seconds from readiness to a segment's time 0.
+    pin : who runs on which cores; by default as `taken` finds them.
     """
 
     target: Target
@@ -43,11 +46,14 @@ class LiveServer:
     deadlines: Deadlines = field(default_factory=lambda: Deadlines(request_s=30.0, idle_s=20.0, drain_s=15.0))
     scrape_s: float = 0.5
     lead_s: float = 0.5
+    pin: Cores | None = None
     #: Counts prompts on from the clock: no segment is served from the prefix cache of another, or of another session.
     _salt: int = field(default_factory=lambda: time.time_ns() // 1_000_000, init=False)
 
-    def __post_init__(self) -> None:
-        self.load = self.load.beside(self.target.url)
+    @cached_property
+    def cores(self) -> Cores:
+        """The cores that are taken during a segment."""
+        return self.pin or taken(self.target.url)
 
     def reach(self, trace: RequestTrace) -> None:
         """Find request fields that the server takes.  Raises SidecarError when it serves nothing of the trace."""
@@ -77,9 +83,9 @@ class LiveServer:
         """
         if workload.trace.n_islands != 1:
             raise BadInput("live session", f"{workload.trace.n_islands} islands", "1: one server serves one island")
-        with running(self.load) as runner:
+        with running(self.load.beside(self.target.url), self.cores.load) as runner:
             segment = _Segment(self, workload, loop, span_ns, run, starts_ns, runner)
-            with urgent():
+            with urgent(self.cores):
                 rows, start_ns = asyncio.run(
                     replay_open_loop(
                         self.target,
@@ -87,6 +93,7 @@ class LiveServer:
                         self.deadlines,
                         lead_s=self.lead_s,
                         salt=self._next_salt(workload.trace),
+                        spin_ns=spin_ns(self.cores),
                         beside=segment.beside,
                     )
                 )
@@ -215,6 +222,7 @@ class _Segment:
             completed=len(served),
             recent_e2e_s=_mean_s([row.completion.last_ns - origin for row, origin in recent]),
             recent_ttft_s=_mean_s([row.completion.first_ns - at for row, at in recent if row.completion.streamed]),
+            telemetry_age_s=(now_ns - last.at_ns) / NS_PER_S if fresh and last is not None else 0.0,
         )
 
 

@@ -34,8 +34,8 @@ _REDIRECTS, _MOST_REDIRECTS = {301, 302, 307, 308}, 3
 _NOT_TAKEN = ("HTTP 400", "HTTP 422")
 #: Of the page that tells why, this much is read, for this long, and kept.
 _REASON_BYTES, _REASON_S, _REASON_CHARACTERS = 1 << 16, 2.0, 200
-#: What the loop's timers are rounded up to.
-_TICK_NS = 1_000_000
+#: What the loop's timers are rounded up to, and how long before a request it stays awake on cores of its own.
+TICK_NS, SPIN_NS = 1_000_000, 3_000_000
 #: Where the key is looked for; it is never stored, logged or certified.
 API_KEY = "OPENAI_API_KEY"
 #: What requests of token ids carry beside the usual fields: vLLM without a tokenizer needs it.
@@ -188,11 +188,13 @@ async def replay_open_loop(
     begin: Callable[[int], None] = lambda start_ns: None,
     lead_s: float = 0.5,
     salt: int | None = None,
+    spin_ns: int = TICK_NS,
     beside: Callable[[Any, Sequence[Row], int], Coroutine[Any, Any, None]] | None = None,
 ) -> tuple[list[Row], int]:
     """Send every request at its time; rows in the order of the trace, and the clock reading of the trace's start.
 
     begin : called once with the monotonic clock reading at which the trace starts, `lead_s` ahead of it.
+    spin_ns : before each request the loop does not sleep for so long: it costs a core, and wakes up in time.
     salt : what tells this run's prompts from those of others, `salt` to `salt` + n - 1; None takes the clock.
     beside : runs meanwhile, given the HTTP session, the rows as they fill and that clock reading.  It is waited for;
         an error of it ends the replay at once and is raised.
@@ -225,7 +227,9 @@ async def replay_open_loop(
     ) as session:
         start_ns = time.monotonic_ns() + int(lead_s * NS_PER_S)
         begin(start_ns)
-        sending = asyncio.create_task(_send(session, target.path, bodies, rows, trace, start_ns, deadlines.drain_s))
+        sending = asyncio.create_task(
+            _send(session, target.path, bodies, rows, trace, start_ns, deadlines.drain_s, spin_ns)
+        )
         tasks = [sending, *([asyncio.create_task(beside(session, rows, start_ns))] if beside else [])]
         try:
             await asyncio.gather(*tasks)
@@ -244,12 +248,13 @@ async def _send(
     trace: RequestTrace,
     start_ns: int,
     drain_s: float,
+    spin_ns: int,
 ) -> None:
     """Every request at its time, then what is still running for at most `drain_s`; nothing runs on afterwards."""
     running: set[asyncio.Task[None]] = set()
     try:
         for row, body, arrival_ns in zip(rows, bodies, trace.arrival_ns.tolist(), strict=True):
-            await until(start_ns + arrival_ns)
+            await until(start_ns + arrival_ns, spin_ns)
             task = asyncio.create_task(_one(session, path, body, row))
             running.add(task)
             task.add_done_callback(running.discard)
@@ -262,10 +267,10 @@ async def _send(
         await asyncio.gather(*late, return_exceptions=True)
 
 
-async def until(deadline_ns: int) -> None:
-    """Sleep but for the last tick of the loop's timers, then yield in small steps: late by far less than a tick."""
+async def until(deadline_ns: int, spin_ns: int = TICK_NS) -> None:
+    """Sleep but for the last `spin_ns`, then yield in small steps: late by far less than a tick of the loop."""
     while (left := deadline_ns - time.monotonic_ns()) > 0:
-        await asyncio.sleep((left - _TICK_NS) / NS_PER_S if left > _TICK_NS else 0)
+        await asyncio.sleep((left - spin_ns) / NS_PER_S if left > spin_ns else 0)
 
 
 async def _one(session: Any, path: str, body: bytes, row: Row) -> None:
@@ -364,12 +369,13 @@ def replay(
     schedule: Schedule,
     deadlines: Deadlines | None = None,
     begin: Callable[[int], None] = lambda start_ns: None,
+    spin_ns: int = TICK_NS,
 ) -> Run:
     """Replay a trace on a live server.  `schedule` says which merges ran, for the exposure.
 
     Raises SidecarError when the server cannot be reached at all.
     """
-    rows, start_ns = asyncio.run(replay_open_loop(target, trace, deadlines or Deadlines(), begin))
+    rows, start_ns = asyncio.run(replay_open_loop(target, trace, deadlines or Deadlines(), begin, spin_ns=spin_ns))
     if rows and all(row.unreachable for row in rows):
         raise SidecarError(f"{target.url}: nobody answers there; expected a server that speaks OpenAI's completions")
     return run_of(rows, start_ns, trace, schedule)

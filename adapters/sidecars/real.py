@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
+from adapters.cores import Cores, pinned, taken
 from adapters.merge_loads.runner import Executed, MergeLoad, running
-from adapters.sidecars.openai import Deadlines, Run, Target, replay
+from adapters.sidecars.openai import SPIN_NS, TICK_NS, Deadlines, Run, Target, replay
 from protocol.errors import BadInput
 from protocol.merging.schedule import Schedule
 from protocol.replay.replay import Replay
@@ -20,28 +23,44 @@ _CLIENT_PRIORITY = -10
 
 
 @contextmanager
-def urgent() -> Iterator[None]:
-    """Let the client go first where the system allows it: it stands for users who do not live on the server's host."""
-    usual = os.getpriority(os.PRIO_PROCESS, 0)
+def urgent(cores: Cores | None = None) -> Iterator[None]:
+    """Let the client go first where the system allows it, on cores of its own, and never stop it to collect garbage."""
+    usual, collects = os.getpriority(os.PRIO_PROCESS, 0), gc.isenabled()
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, min(usual, _CLIENT_PRIORITY))
+    gc.collect()
+    gc.disable()
     try:
-        yield
+        with pinned(cores.client if cores else None):
+            yield
     finally:
+        if collects:
+            gc.enable()
         with suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, usual)
 
 
+def spin_ns(cores: Cores) -> int:
+    """How long the client stays awake before a request: on shared cores it would hold up the server."""
+    return SPIN_NS if cores.apart else TICK_NS
+
+
 @dataclass(frozen=True)
 class RealSidecar:
-    """A server and the load that stands for an outer merge on its host."""
+    """A server and the load that stands for an outer merge on its host.
+
+    pin : who runs on which cores; by default as `taken` finds them.
+    """
 
     target: Target
     load: MergeLoad
     deadlines: Deadlines = field(default_factory=Deadlines)
+    pin: Cores | None = None
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "load", self.load.beside(self.target.url))
+    @cached_property
+    def cores(self) -> Cores:
+        """The cores that are taken while this sidecar replays."""
+        return self.pin or taken(self.target.url)
 
     def replay(self, trace: RequestTrace, schedule: Schedule) -> Replay:
         """Offer the trace open-loop while the merges of the schedule run; exposure counts what really ran.
@@ -50,7 +69,7 @@ class RealSidecar:
         """
         if trace.n_islands != 1 or schedule.n_islands != 1:
             raise BadInput("real sidecar", f"{trace.n_islands} islands", "1: one server serves one island")
-        with running(self.load) as runner:
+        with running(self.load.beside(self.target.url), self.cores.load) as runner:
             origin_ns = 0
 
             def begin(start_ns: int) -> None:
@@ -58,8 +77,8 @@ class RealSidecar:
                 origin_ns = start_ns
                 runner.plan(schedule, start_ns)
 
-            with urgent():
-                run = replay(self.target, trace, schedule, self.deadlines, begin)
+            with urgent(self.cores):
+                run = replay(self.target, trace, schedule, self.deadlines, begin, spin_ns(self.cores))
             executed = runner.finish()
         return replayed(run.exposed_to(trace, ran(executed, origin_ns)), executed, origin_ns)
 

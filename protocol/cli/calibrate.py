@@ -119,13 +119,15 @@ def calibrate(
     target = that_serves(Target(url, model, chat=chat, vocabulary=vocabulary), plan.trace("warm-up", 1.0, 60.0))
     minutes = plan.seconds / 60
     notes.print(f"{facts['server']}, merge load {load}; about {minutes:.0f} minutes of replays", soft_wrap=True)
+    server = RealSidecar(target, load)
     with locked(out):
         asked = canonical_json({**facts, "merge_load": str(load), "plan": repr(plan)})
         try:
-            made = _measure(RealSidecar(target, load), plan, out / ".partial", asked, notes)
+            made = _measure(server, plan, out / ".partial", asked, notes)
         except KeyboardInterrupt:
             raise Interrupted("finished runs are kept, and the same command goes on with them") from None
-        stamp = {"date": calibrating.today(), "merge_load": str(load), "host": identity.host_facts()}
+        host = {**identity.host_facts(), **server.cores.describe()}
+        stamp = {"date": calibrating.today(), "merge_load": str(load), "host": host}
         notes.print("fitting: up to a few minutes")
         with notes.status("fitting"):
             found = calibrating.conclude(made, plan, unfitted, {**facts, **stamp})

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from adapters.cores import AUTO, Cores, asked, available, named, taken
 from adapters.sidecars.engine import healthy
 from adapters.sidecars.identity import host_facts
 from adapters.sidecars.probing import base_of
@@ -55,6 +56,7 @@ def facts(sidecar: str | None, executable: str | None) -> dict[str, object]:
     host = host_facts()
     return {
         **{key: host[key] for key in ("system", "processor", "cores")},
+        "cores for a real sidecar": _cores(sidecar),
         "memory, GiB": host["memory_gib"],
         "free disk, GiB": round(shutil.disk_usage(Path.cwd()).free / 2**30, 1),
         "GPU": _gpu(),
@@ -80,6 +82,18 @@ def missing(found: dict[str, object]) -> dict[str, str]:
         4: [*server, *client],
     }
     return {f"{n} {TIERS[n]}": "; ".join(words) or "nothing" for n, words in needs.items()}
+
+
+def _cores(sidecar: str | None) -> str:
+    """Who would run where; what to do where the client would have no core of its own."""
+    if sidecar and healthy(base_of(sidecar)):
+        found = taken(base_of(sidecar))
+        apart = found.apart or found.server is None or len(available()) < 2
+        return str(found) if apart else f"{found}; start it with --cores {named(available()[:-1])}"
+    server, mine = asked(AUTO), available()
+    if server is None:
+        return "one core, which server, merge load and client share: requests will be sent late"
+    return f"{Cores(server, server, mine[-1:])}, as `protocol sidecar start` does it"
 
 
 def _gpu() -> str | None:

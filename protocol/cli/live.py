@@ -154,7 +154,7 @@ class Asked:
             },
             "versions": {**versions(), "aiohttp": http_library().__version__},
             "regimes": [stated.model_dump(mode="json", exclude_unset=True)],
-            "server": {**real.described(server.target, load, engine, self.server.server_name), "slots": server.slots},
+            "server": {**real.described(server, engine, self.server.server_name), "slots": server.slots},
         })  # fmt: skip
         given = [] if s.calibration is None else [s.calibration]
         return Request(head, self.folder, partial(self._collect, plan, server, setting), given, "finished blocks")

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from adapters.merge_loads.runner import MergeLoad
 from adapters.sidecars import identity
+from adapters.sidecars.live import LiveServer
 from adapters.sidecars.openai import Target, that_serves
 from adapters.sidecars.probing import address_of, base_of, model_at, models_of
 from adapters.sidecars.real import RealSidecar
@@ -75,7 +76,7 @@ def reach(url: str, asked: Server, chosen: Chosen) -> Reached:
         if found["merge_load"] != str(load):
             raise BadInput("--calibration", f"one of merge load {found['merge_load']}", f"{load}, as --merge-load says")
     sidecar = RealSidecar(that_serves(target, trace), load)
-    return Reached(url, sidecar, described(sidecar.target, load, version, asked.server_name))
+    return Reached(url, sidecar, described(sidecar, version, asked.server_name))
 
 
 def target_of(url: str, asked: Server) -> Target:
@@ -83,8 +84,9 @@ def target_of(url: str, asked: Server) -> Target:
     return Target(url, model, chat=asked.chat, token_ids=not asked.text, vocabulary=asked.vocabulary)
 
 
-def described(target: Target, load: MergeLoad, version: str, name: str | None) -> dict[str, Any]:
-    """What a certificate says of a server, the client's host and the merge load."""
+def described(sidecar: RealSidecar | LiveServer, version: str, name: str | None) -> dict[str, Any]:
+    """What a certificate says of a server, the client's host, the merge load, and who ran on which cores."""
+    target = sidecar.target
     # Of a model that is a folder, only its name: where it lies says nothing about the server.
     address, model = address_of(target.url), target.model.rstrip("/").rpartition("/")[2]
     return {
@@ -97,7 +99,8 @@ def described(target: Target, load: MergeLoad, version: str, name: str | None) -
         "prompts": "text" if target.chat or not target.token_ids else "token ids",
         "request_fields": target.fields,
         "client_host": identity.host_facts(),
-        "merge_load": str(load),
+        "merge_load": str(sidecar.load),
+        **sidecar.cores.describe(),
     }
 
 

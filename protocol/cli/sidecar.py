@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from adapters.cores import AUTO, asked, taken
 from adapters.sidecars import engine as engines
 
 
@@ -29,14 +30,20 @@ def start(
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="default: a free one")] = None,
     folder: Annotated[Path, _FOLDER] = Path("runs/sidecar"),
     patience: Annotated[float, typer.Option(min=1, help="seconds until it must be healthy")] = 300.0,
+    cores: Annotated[
+        str, typer.Option(help="cores that it may use, e.g. 0-3; auto: all but the last, which is the client's; all")
+    ] = AUTO,
     arguments: Annotated[str, typer.Option(help="further words for the engine, e.g. '--max-num-seqs 256'")] = "",
 ) -> None:
     """Start a server and wait until it is healthy; prints its address."""
+    restricted = asked(cores)
     with Console(stderr=True).status("waiting for the server"):
         server = engines.start(
-            engine, model, folder, port=port, executable=executable, extra=shlex.split(arguments), patience_s=patience
-        )
+            engine, model, folder, port=port, executable=executable, extra=shlex.split(arguments), patience_s=patience,
+            cores=restricted,
+        )  # fmt: skip
     typer.echo(server.url)
+    typer.echo(f"cores: {taken(server.url)}", err=True)
     typer.echo(f"log: {server.log}; end it with: protocol sidecar stop --folder {folder}", err=True)
 
 

@@ -45,7 +45,7 @@ _REPLAY = {
 SEEN = (
     "time_s", "steps_since_merge", "merges_so_far", "loss", "loss_reduction", "tokens", "staleness_s",
     "network_pressure", "serving_pressure", "checkpoint_pressure", "in_flight", "queued", "completed",
-    "recent_e2e_s", "recent_ttft_s",
+    "recent_e2e_s", "recent_ttft_s", "telemetry_age_s",
 )  # fmt: skip
 _WHOLE = {"steps_since_merge", "merges_so_far", "tokens", "in_flight", "queued", "completed"}
 _ANSWER = {

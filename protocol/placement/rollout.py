@@ -183,6 +183,7 @@ def _observe(
     return observation(
         islands, arrivals, corridor, now_ns, merges_so_far,
         steps=steps, loss=loss, loss_reduction=reduction, tokens=tokens, staleness_s=staleness_s,
+        telemetry_age_s=max(s.telemetry_age_s for s in serving),
     )  # fmt: skip
 
 
@@ -198,6 +199,7 @@ def observation(
     loss_reduction: float,
     tokens: int,
     staleness_s: float,
+    telemetry_age_s: float = 0.0,
 ) -> Observation:
     """The fleet from its islands; all that is not named here adds them up or takes their mean."""
     second = now_ns // NS_PER_S
@@ -225,6 +227,7 @@ def observation(
         arrivals_per_s=arrivals.requests[:second],
         prompt_tokens_per_s=arrivals.prompt_tokens[:second],
         islands=islands,
+        telemetry_age_s=telemetry_age_s,
     )
 
 

@@ -25,6 +25,8 @@ class ServingState:
     completed: int
     recent_e2e_s: float | None
     recent_ttft_s: float | None
+    #: Seconds since its gauges were read; 0 where they are those of this moment.
+    telemetry_age_s: float = 0.0
 
 
 class Session(Protocol):
