@@ -20,9 +20,9 @@ from protocol.errors import Interrupted, ProtocolError
 #: Commands in the order in which help lists them, and the modules of this package that `register` them.
 COMMANDS = {
     "certify": "certify", "sweep": "sweep", "verify": "verify", "compare": "compare", "simulate": "simulate",
-    "list": "listing",
-    "validate": "validate", "traces": "traces", "power": "power", "train": "train", "selftest": "selftest",
-    "audit": "audit", "doctor": "doctor", "sidecar": "sidecar", "calibrate": "calibrate", "live": "live",
+    "list": "listing", "validate": "validate", "traces": "traces", "regime": "regime", "power": "power",
+    "train": "train", "selftest": "selftest", "audit": "audit", "doctor": "doctor", "sidecar": "sidecar",
+    "calibrate": "calibrate", "live": "live",
 }  # fmt: skip
 #: Exit code after Ctrl-C, as shells have it.
 INTERRUPTED = 130
