@@ -102,6 +102,10 @@ class Measurements:
         """The rows of several replays as one, in their order.  Raises ValueError of none."""
         return cls(**{c.name: np.concatenate([getattr(m, c.name) for m in parts]) for c in fields(cls)})
 
+    def chosen(self, rows: NDArray[np.bool_]) -> Measurements:
+        """Some of the rows, in their order."""
+        return Measurements(**{c.name: getattr(self, c.name)[rows] for c in fields(self)})
+
     def p95_ms(self, rows: NDArray[np.bool_], phase: str = "e2e") -> float:
         """95th percentile of a latency over some rows, milliseconds; the only definition of it.
 
