@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from adapters.schedulers import kinds
 from adapters.schedulers.planner import PlannerSource
 from adapters.schedulers.process import ProcessSource
 from adapters.schedulers.recorded import RecordedSource
@@ -19,16 +20,18 @@ def open_scheduler(
     memory_limit_mb: int = 2048,
     start_timeout_s: float = 60.0,
     hidden: Sequence[Path] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> ProcessSource | PlannerSource | RecordedSource:
     """The scheduler that `spec` names, loaded once to see that it can be.
 
     spec : a registered name, FILE.py, FILE.py:Class, package.module:attribute, cmd:COMMAND ARGUMENTS, or a
         merge log (.jsonl, .csv).
     decision_timeout_s : seconds within which each decision must come.
-    log_path : file that what the scheduler prints is appended to; None drops it.
-    memory_limit_mb : what a run may allocate beyond what it starts with.
+    log_path : file that what the scheduler prints is appended to when the source is closed; None drops it.
+    memory_limit_mb : what a run and all that it starts may hold beyond what it starts with.
     start_timeout_s : seconds within which its code must be imported and constructed.
     hidden : files and folders (the trace, the output) that it may not read even where they lie in its folder.
+    environment : variables that it is given beside the constant ones; they are part of its digest.
 
     Raises BadInput when there is no such scheduler or the choice is not clear, SchedulerError when its code
     cannot be loaded.
@@ -36,22 +39,19 @@ def open_scheduler(
     if not spec.startswith("cmd:") and spec.endswith((".jsonl", ".csv")):
         return RecordedSource(Path(spec))
     target = resolve(spec)
-    source = ProcessSource(
+    offer = None if target.command else kinds.offer(target)
+    source = (PlannerSource if offer and offer.kind == "planner" else ProcessSource)(
         target,
         decision_timeout_s=decision_timeout_s,
         log_path=log_path,
         memory_limit_mb=memory_limit_mb,
         start_timeout_s=start_timeout_s,
         hidden=hidden,
+        environment=environment,
     )
     try:
-        run = source.start((0,))
-        planner = run.kind == "planner"
-        run.close()
+        source.start_once()
     except BaseException:
         source.close()
         raise
-    if not planner:
-        return source
-    source.close()
-    return PlannerSource(source)
+    return source

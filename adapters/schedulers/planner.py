@@ -1,44 +1,35 @@
-"""Planners: handed the whole trace, so never deployable, and run in the harness's own process."""
+"""Planners: handed the whole trace, so never deployable; in the same confined process as schedulers."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import inspect
-import os
-import sys
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+import dataclasses
+import time
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from adapters.schedulers.process import ProcessSource
-from adapters.schedulers.sources import Target
-from protocol.errors import ProtocolError, SchedulerError
+from adapters.schedulers import wire
+from adapters.schedulers.connection import GRACE_S, Ended, Late
+from adapters.schedulers.planning import COLUMNS
+from adapters.schedulers.process import ProcessRun, ProcessSource, message
+from protocol.errors import BadInput, SchedulerError
 from protocol.merging.schedule import Schedule
-from protocol.scheduler import SchedulerRun
+from protocol.workload.slo import Slo
 
 if TYPE_CHECKING:
     from protocol.merging.corridor import Corridor
     from protocol.replay.sidecar import LoadedSidecar
-    from protocol.workload.slo import Slo
     from protocol.workload.trace import RequestTrace
 
+#: Seconds within which a schedule must come, and starts that it may have priced.
+PLAN_S, PRICED_STARTS = 300.0, 1_000_000
 
-class PlannerSource:
-    """A user's or a built-in planner."""
+
+class PlannerSource(ProcessSource):
+    """A user's or a built-in planner.  A trace goes in, starts and durations come out, numbers both ways."""
 
     kind: Literal["scheduler", "planner", "recorded"] = "planner"
     deployable = False
-
-    def __init__(self, inspected: ProcessSource) -> None:
-        self._inspected = inspected
-        self._target = inspected.target
-        self.name = self._target.name
-        self._class: Any = None
 
     def plan(
         self,
@@ -50,97 +41,87 @@ class PlannerSource:
         slo: Slo | None = None,
     ) -> Schedule:
         """The planner's schedule; a fresh planner each time.  Raises SchedulerError with file and line."""
+        ready = self.probe(seed_words)
+        run = self._run = ProcessRun(self, ready, PLAN_S)
+        assert self.host is not None
+        asked = {
+            "type": "plan",
+            "requests": len(trace),
+            "islands": trace.n_islands,
+            "name": trace.name,
+            "corridor": dataclasses.asdict(corridor),
+            "budget": int(budget),
+            "slo": str(slo) if sidecar is not None and slo is not None else None,
+            "within_s": PLAN_S,
+        }
+        columns = [np.ascontiguousarray(getattr(trace, c), dtype).tobytes() for c, dtype in COLUMNS.items()]
         try:
-            with _own_imports(self._target):
-                if self._class is None:
-                    self._class = _load(self._target)
-                parameters = inspect.signature(self._class).parameters
-                given: dict[str, object] = {}
-                if "rng" in parameters:
-                    given["rng"] = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed_words)))
-                given |= {name: value for name, value in (("sidecar", sidecar), ("slo", slo)) if name in parameters}
-                planner: Any = self._class(**given) if inspect.isclass(self._class) else self._class
-                schedule = planner.plan(trace, corridor, budget)
-        except ProtocolError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise SchedulerError(f"{_where(error, self._target)}: {type(error).__name__}: {_line(error)}") from None
-        if not isinstance(schedule, Schedule):
-            raise SchedulerError(f"{self.name}: plan returned {type(schedule).__name__}; expected a Schedule")
-        return schedule
+            self.host.send(wire.dumps(asked) + b"".join(columns), self.start_timeout_s)
+            said = self._hear(sidecar, corridor)
+        except Late:
+            self.stop_host()
+            raise SchedulerError(f"{self.name}: no schedule within {PLAN_S:g} s") from None
+        except Ended as ended:
+            reason = self.why(ended.status)
+            self.stop_host()
+            raise SchedulerError(f"{reason}, while planning") from None
+        run.close()
+        return self._schedule(said, trace.n_islands)
 
-    def start(self, seed_words: tuple[int, ...], run_deadline_s: float = 300.0) -> SchedulerRun:
+    def start(self, seed_words: tuple[int, ...], run_deadline_s: float = 300.0) -> ProcessRun:
         """A planner takes no decisions.  Raises SchedulerError, always."""
         raise SchedulerError(f"{self.name}: a planner sees the whole trace; it plans and cannot decide step by step")
 
-    def digest(self) -> str:
-        """SHA-256 over the planner's source, including the files that it imports from its own folder."""
-        return self._inspected.digest()
+    def _hear(self, sidecar: LoadedSidecar | None, corridor: Corridor) -> Any:
+        """The planner's answer; what it asks of the sidecar on the way is answered."""
+        assert self.host is not None
+        deadline, priced = time.monotonic() + PLAN_S + GRACE_S, 0
+        while True:
+            before = time.monotonic()
+            said = message(self.host.receive(deadline - before, wire.PLAN_BYTES))
+            self.waited(time.monotonic() - before)
+            if not isinstance(said, dict) or "price" not in said:
+                return said
+            prices = self._price(said["price"], sidecar, corridor, PRICED_STARTS - priced)
+            priced += len(prices)
+            self.host.send(wire.dumps({"price": prices}), self.start_timeout_s)
 
-    def describe(self) -> dict[str, object]:
-        """Plain values that identify the planner in a certificate."""
-        return {**self._inspected.describe(), "kind": self.kind, "deployable": self.deployable}
+    def _price(self, asked: Any, sidecar: LoadedSidecar | None, corridor: Corridor, most: int) -> list[float]:
+        expected = f"start_ns, merge_ns within {corridor.horizon_ns} ns and slo, at most {PRICED_STARTS} starts a plan"
+        try:
+            start, merge_ns, slo = _whole(asked["start_ns"]), int(asked["merge_ns"]), Slo.parse(asked["slo"])
+        except (KeyError, TypeError, ValueError, OverflowError, BadInput, AttributeError):
+            start, merge_ns, slo = np.empty(0, np.int64), 0, Slo()
+        within = start.ndim == 1 and np.all((start >= 0) & (start <= corridor.horizon_ns))
+        if sidecar is None or not within or not 0 < merge_ns <= corridor.horizon_ns or len(start) > most:
+            self.stop_host()
+            raise SchedulerError(f"{self.name}: asked for prices of {wire.short(asked)}; expected {expected}")
+        return sidecar.merge_cost(start, merge_ns, slo).tolist()
 
-    def close(self) -> None:
-        """Nothing runs between plans."""
-        self._inspected.close()
-
-
-@contextmanager
-def _own_imports(target: Target) -> Iterator[None]:
-    """The planner's folder first on the import path, and its modules instead of ours of the same name."""
-    first = str(target.import_path)
-    sys.path.insert(0, first)
-    ours: dict[str, Any] = {}
-    if target.file is not None:
-        for name in {module.partition(".")[0] for module in sys.modules} - {"__main__", "protocol"}:
-            if name in sys.stdlib_module_names:
-                continue
-            loaded = getattr(sys.modules.get(name), "__file__", None)
-            for own in (target.folder / f"{name}.py", target.folder / name / "__init__.py"):
-                if own.is_file() and (loaded is None or os.path.realpath(loaded) != os.path.realpath(own)):
-                    for module in [m for m in sys.modules if m.partition(".")[0] == name]:
-                        ours[module] = sys.modules.pop(module)
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.path.remove(first)
-        sys.modules.update(ours)
-
-
-def _load(target: Target) -> Any:
-    if target.module:
-        module = importlib.import_module(target.module)
-    else:
-        assert target.file is not None
-        spec = importlib.util.spec_from_file_location(f"planner_{target.file.stem}", target.file)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[module.__name__] = module
-        spec.loader.exec_module(module)
-    if target.attribute:
-        value: Any = module
-        for part in target.attribute.split("."):
-            value = getattr(value, part)
-        return value
-    # The inspection in the child has already seen that there is exactly one.
-    return next(
-        v
-        for n, v in vars(module).items()
-        if inspect.isclass(v) and v.__module__ == module.__name__ and not n.startswith("_") and hasattr(v, "plan")
-    )
+    def _schedule(self, said: Any, n_islands: int) -> Schedule:
+        """The schedule that an answer stands for.  Raises SchedulerError when it is none."""
+        if isinstance(said, dict) and "error" in said:
+            if said["error"] == "timeout":
+                raise SchedulerError(f"{self.name}: no schedule within {PLAN_S:g} s")
+            raise SchedulerError(self.crash(said))
+        if isinstance(said, dict) and "bad" in said:
+            raise BadInput(self.name, str(said.get("found")), str(said.get("expected")))
+        if isinstance(said, dict) and isinstance(said.get("answered"), str):
+            raise SchedulerError(f"{self.name}: plan returned {wire.short(said['answered'])}; expected a Schedule")
+        try:
+            fields = {name: _whole(said["schedule"][name]) for name in ("start_ns", "busy_ns", "fragment")}
+        except (KeyError, TypeError, ValueError, OverflowError):
+            raise SchedulerError(f"{self.name}: plan answered {wire.short(said)}; expected a Schedule") from None
+        if not len(fields["start_ns"]):
+            fields["busy_ns"] = np.empty((0, n_islands), np.int64)
+        return Schedule(**fields)
 
 
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]
-
-
-def _where(error: BaseException, target: Target) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    frames = traceback.StackSummary(
-        f for f in frames if Path(os.path.realpath(f.filename)).is_relative_to(target.folder)
-    )
-    if not frames:
-        return target.name
-    return f"{os.path.relpath(os.path.realpath(frames[-1].filename), target.folder)}:{frames[-1].lineno}"
+def _whole(values: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """An integer array of numbers from outside.  Raises ValueError, TypeError or OverflowError on anything else."""
+    array = np.array(values)
+    if array.size == 0:
+        return np.empty(array.shape, np.int64)
+    if array.dtype.kind not in "iu":
+        raise ValueError(array.dtype)
+    return array.astype(np.int64)

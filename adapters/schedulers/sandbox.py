@@ -28,7 +28,11 @@ _ON_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | 1 << 14 | 1 << 15
 _LINUX = sys.platform == "linux"
 _libc: Any = ctypes.CDLL(None, use_errno=True) if _LINUX else None
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
-SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/opt", "/etc", "/nix/store", "/snap")
+#: What programs need of the system; nothing of /etc that tells one machine from another.
+SYSTEM = (
+    "/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/nix/store", "/snap", "/etc/ld.so.cache", "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime", "/etc/ssl",
+)  # fmt: skip
 
 
 def die_with_parent(parent: int, sign: int) -> None:
@@ -45,22 +49,92 @@ def adopt_orphans() -> None:
         _libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+#: A descriptor of /proc for a host that no longer sees it.
+_proc: int | str = "/proc"
+
+
+def keep_proc() -> None:
+    """Keep /proc reachable for this process after its root has changed."""
+    global _proc
+    if os.path.isdir("/proc/self"):
+        _proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _read_proc(name: str) -> bytes:
+    where = None if isinstance(_proc, str) else _proc
+    handle = os.open(f"/proc/{name}" if where is None else name, os.O_RDONLY, dir_fd=where)
+    try:
+        return os.read(handle, 1 << 16)
+    finally:
+        os.close(handle)
+
+
+def _parents() -> dict[int, int]:
+    """Every living process's parent."""
+    found: dict[int, int] = {}
+    try:
+        names = os.listdir(_proc)
+    except OSError:
+        return found
+    for name in names:
+        if name.isdigit():
+            try:
+                fields = _read_proc(f"{name}/stat").rpartition(b")")[2].split()
+            except OSError:  # it ended meanwhile
+                continue
+            if fields[0] != b"Z":
+                found[int(name)] = int(fields[1])
+    return found
+
+
 def children() -> list[int]:
     """Process ids of this process's children."""
     mine = os.getpid()
-    found: list[int] = []
-    if not os.path.isdir("/proc/self"):
-        return found
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as stat:
-                    fields = stat.read().rpartition(b")")[2].split()
-            except OSError:  # it ended meanwhile
-                continue
-            if int(fields[1]) == mine and fields[0] != b"Z":
-                found.append(int(name))
+    return [pid for pid, parent in _parents().items() if parent == mine]
+
+
+def descendants() -> list[int]:
+    """Process ids of this process's children, theirs, and so on."""
+    parents = _parents()
+    found, todo = [], [os.getpid()]
+    while todo:
+        here = todo.pop()
+        mine = [pid for pid, parent in parents.items() if parent == here]
+        found += mine
+        todo += mine
     return found
+
+
+def resident_bytes(pid: int | str) -> int:
+    """Memory that a process holds of its own: private pages and shared ones that are backed by no file."""
+    try:
+        lines = _read_proc(f"{pid}/status").splitlines()
+    except OSError:
+        return 0
+    counted = (b"RssAnon:", b"RssShmem:", b"VmSwap:")
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(counted))
+
+
+def data_bytes() -> int:
+    """Private writable memory of this process, as RLIMIT_DATA counts it."""
+    if not _LINUX:
+        return 0
+    return int(_read_proc("self/statm").split()[5]) * resource.getpagesize()
+
+
+def folder_bytes(path: str) -> int:
+    """Bytes that the files of a folder occupy."""
+    total, todo = 0, [path]
+    while todo:
+        try:
+            with os.scandir(todo.pop()) as entries:
+                for entry in entries:
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        todo.append(entry.path)
+        except OSError:  # it ended meanwhile
+            continue
+    return total
 
 
 def kill_descendants(leader: int = 0) -> None:
@@ -88,24 +162,19 @@ def kill_descendants(leader: int = 0) -> None:
         return
 
 
-def limit(memory_bytes: int, file_bytes: int) -> None:
-    """Bound what this process may allocate beyond what it holds now, and how large a file it may write.
+def limit(memory_bytes: int, file_bytes: int) -> list[str]:
+    """Bound this process's private writable memory and the size of a file that it writes; the limits that hold.
 
     RLIMIT_DATA counts private writable memory; RLIMIT_AS would also count what runtimes only reserve.
     """
-    held = 0
-    if _LINUX:
-        with open("/proc/self/statm") as statm:
-            held = int(statm.read().split()[5]) * resource.getpagesize()
-    for which, value in (
-        (resource.RLIMIT_DATA, held + memory_bytes),
-        (resource.RLIMIT_FSIZE, file_bytes),
-        (resource.RLIMIT_CORE, 0),
-    ):
+    held = []
+    for name, value in (("DATA", memory_bytes), ("FSIZE", file_bytes), ("CORE", 0)):
         try:
-            resource.setrlimit(which, (value, value))
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
         except (ValueError, OSError):  # a lower hard limit is already set
             continue
+        held.append(name)
+    return held
 
 
 def _expand(path: str, hidden: frozenset[str]) -> Iterable[tuple[str, bool]]:

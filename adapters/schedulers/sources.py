@@ -8,7 +8,7 @@ import importlib.util
 import os
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,12 @@ from protocol.errors import BadInput
 GROUP = "protocol.schedulers"
 #: Imported by the host before it forks when a scheduler names them, so that no run pays for them again.
 _PRELOADED = ("numba", "numpy", "pandas", "protocol", "scipy", "sklearn", "statsmodels", "torch")
+#: A scheduler's own folder may have this much in it for all of it to be readable.
+MOST_FILES, MOST_BYTES = 500, 64 << 20
+_MOST_VISITED, _MOST_SOURCE = 5000, 4 << 20
+_PROSE = (".md", ".rst", ".log", ".ipynb")
+_SKIPPED = ("__pycache__", "node_modules")
+_IMPORTERS = ("exec", "eval", "run_path", "run_module", "spec_from_file_location", "exec_module", "walk_packages")
 FORMS = "FILE.py, FILE.py:Class, package.module:attribute, cmd:COMMAND, a merge log (.jsonl, .csv) or a name"
 
 
@@ -40,7 +46,7 @@ class Target:
         """The file in which the scheduler's code begins."""
         if self.module is None:
             return self.file
-        return _module_file(self.import_path, self.module)
+        return module_file(self.import_path, self.module)
 
     def sources(self) -> tuple[list[Path], list[str]]:
         """Own files reachable by imports that name their module, sorted; modules to preload."""
@@ -52,7 +58,7 @@ class Target:
         found, outside = {entry}, set()
         packages = list((self.module or "").split(".")[:-1])
         for depth in range(1, len(packages) + 1):
-            parent = _module_file(self.import_path, ".".join(packages[:depth]))
+            parent = module_file(self.import_path, ".".join(packages[:depth]))
             if parent is not None:
                 found.add(parent)
         todo = sorted(found)
@@ -66,17 +72,59 @@ class Target:
                     outside.add(name)
         return sorted(found), sorted(outside)
 
+    def readable(self, hidden: Sequence[Path]) -> list[Path]:
+        """Files of its own folder that a run may read, all of them digested: its modules and its data.
 
-def digest(target: Target, files: list[Path]) -> str:
-    """SHA-256 over what was asked for and over every file: its path in the scheduler's folder and its bytes."""
-    sha = hashlib.sha256(b"scheduler/1\n")
+        Data are all files that are no Python and no prose.  Where an import's name is computed, all Python files count.
+        A folder of more than `MOST_FILES` files or `MOST_BYTES` gives nothing but the modules.
+        """
+        modules = self.sources()[0]
+        computed = any(_computes_imports(path) for path in modules if path.suffix == ".py")
+        data: list[Path] = []
+        size = 0
+        for path in _files_beneath(self.folder, hidden):
+            if path.suffix in _PROSE or (path.suffix == ".py" and not computed and self.command is None):
+                continue
+            data.append(path)
+            size += path.stat().st_size
+            if len(data) > MOST_FILES or size > MOST_BYTES:
+                return modules
+        return sorted({*modules, *data})
+
+
+def _files_beneath(folder: Path, hidden: Sequence[Path]) -> Iterator[Path]:
+    """Regular files of a folder, without those of environments, caches, certificates and hidden places."""
+    visited = 0
+    for at, folders, names in os.walk(folder):
+        here = Path(at)
+        if "pyvenv.cfg" in names or "certificate.json" in names:
+            folders.clear()
+            continue
+        folders[:] = sorted(f for f in folders if f not in _SKIPPED and f[0] != "." and here / f not in hidden)
+        for name in sorted(names):
+            path = here / name
+            visited += 1
+            if visited > _MOST_VISITED:
+                return
+            if name[0] != "." and path.suffix not in (".pyc", ".pyo") and path not in hidden and path.is_file():
+                yield path
+
+
+def digest(target: Target, files: Iterable[Path], environment: Mapping[str, str]) -> str:
+    """SHA-256 over what was asked for: arguments, environment, and every file's path and bytes.
+
+    Paths count from the scheduler's folder; a file outside counts by its name.
+    """
+    sha = hashlib.sha256(b"scheduler/2\n")
+    known = set(files)
     if target.command is not None:
-        words = [os.path.relpath(w, target.folder) if Path(w) in files else os.path.basename(w) for w in target.command]
-        sha.update(repr(words).encode() + b"\n")
-    sha.update(f"{target.module} {target.attribute}\n".encode())
-    for path in sorted(set(files)):
+        words = [os.path.relpath(w, target.folder) if Path(w) in known else w for w in target.command[1:]]
+        sha.update(repr([os.path.basename(target.command[0]), *words]).encode() + b"\n")
+    sha.update(f"{target.module} {target.attribute}\n{sorted(environment.items())!r}\n".encode())
+    for path in sorted(known):
         data = path.read_bytes()
-        sha.update(f"{os.path.relpath(path, target.folder)} {len(data)}\n".encode() + data)
+        name = os.path.relpath(path, target.folder) if path.is_relative_to(target.folder) else path.name
+        sha.update(f"{len(name.encode())} {name} {len(data)}\n".encode() + data)
     return sha.hexdigest()
 
 
@@ -130,7 +178,7 @@ def _command(spec: str) -> Target:
 def _module(name: str, module: str, attribute: str | None) -> Target:
     top = module.partition(".")[0]
     local = Path.cwd()
-    origin = _module_file(local, top)
+    origin = module_file(local, top)
     if origin is None:
         spec = importlib.util.find_spec(top)  # a top-level name: nothing is executed
         if spec is None or not spec.origin or not os.path.isfile(spec.origin):
@@ -139,16 +187,16 @@ def _module(name: str, module: str, attribute: str | None) -> Target:
     package = origin.name == "__init__.py"
     folder = origin.parent
     root = folder.parent if package else folder
-    if _module_file(root, module) is None:
+    if module_file(root, module) is None:
         raise BadInput(name, f"no module {module!r}", f"a module of {top}")
     return Target(name, folder, root, module=module, attribute=attribute)
 
 
 def _beneath(path: Path, folder: Path) -> bool:
-    return path.is_relative_to(folder) and "site-packages" not in path.relative_to(folder).parts
+    return path.is_relative_to(folder)
 
 
-def _module_file(root: Path, module: str) -> Path | None:
+def module_file(root: Path, module: str) -> Path | None:
     stem = root.joinpath(*module.split("."))
     for candidate in (stem / "__init__.py", stem.with_name(stem.name + ".py")):
         if candidate.is_file():
@@ -159,15 +207,14 @@ def _module_file(root: Path, module: str) -> Path | None:
 def _chain(root: Path, module: str) -> list[Path]:
     """Files that importing a dotted name executes, as far as they lie under `root`."""
     parts = module.split(".")
-    files = (_module_file(root, ".".join(parts[:n])) for n in range(1, len(parts) + 1))
+    files = (module_file(root, ".".join(parts[:n])) for n in range(1, len(parts) + 1))
     return [f for f in files if f is not None]
 
 
 def _imports(path: Path, root: Path) -> Iterator[str]:
     """Dotted names that a file imports; relative ones are made absolute."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # the run itself reports it with its line
+    tree = parsed(path)
+    if tree is None:
         return
     package = list(path.parent.relative_to(root).parts) if path.is_relative_to(root) else []
     for node in ast.walk(tree):
@@ -183,3 +230,23 @@ def _imports(path: Path, root: Path) -> Iterator[str]:
             called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if called in ("import_module", "__import__") and isinstance(node.args[0].value, str):
                 yield node.args[0].value
+
+
+def parsed(path: Path) -> ast.Module | None:
+    """A source file's syntax tree; None for what does not parse, which the run itself reports with its line."""
+    try:
+        return ast.parse(path.read_bytes()) if path.stat().st_size <= _MOST_SOURCE else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _computes_imports(path: Path) -> bool:
+    """Whether a file may import what its text does not name."""
+    tree = parsed(path)
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            named = bool(node.args) and isinstance(node.args[0], ast.Constant)
+            if called in _IMPORTERS or (called in ("import_module", "__import__") and not named):
+                return True
+    return False

@@ -61,6 +61,11 @@ _SIGNALS: _Calls = {
     "kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138),
     "rt_tgsigqueueinfo": (297, 240), "pidfd_send_signal": (424, 424),
 }  # fmt: skip
+#: Ways to read a clock, where time is simulated.
+_CLOCKS: _Calls = {
+    "clock_gettime": (228, 113), "gettimeofday": (96, 169), "time": (201, None), "times": (100, 153),
+    "getrusage": (98, 165), "sysinfo": (99, 179),
+}  # fmt: skip
 _IOCTL, _FCNTL = (16, 29), (72, 25)
 #: Terminal size and mode, bytes waiting, non-blocking, close on exec.  Others can mark a file that is only read.
 _IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
@@ -68,7 +73,7 @@ _IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 _FCNTLS = (1036, 1038)
 
 
-def _program(machine: str, own_pid: int | None) -> bytes:
+def _program(machine: str, own_pid: int | None, clocks: bool = False) -> bytes:
     """The filter in classic BPF: struct sock_filter (code, jump if true, jump if false, operand), 8 bytes each."""
     architecture, column = _MACHINES[machine]
     steps: list[tuple[int, int, int, int]] = []
@@ -85,7 +90,7 @@ def _program(machine: str, own_pid: int | None) -> bytes:
     load(_NUMBER)
     if machine == "x86_64":
         steps.extend([(_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _REFUSE)])
-    for number in _numbers(_REFUSED, column):
+    for number in _numbers(_REFUSED | _CLOCKS if clocks else _REFUSED, column):
         when(number, _REFUSE)
     allowed = [(number, 0) for number in _numbers(_OWN_ONLY, column)]
     if own_pid is not None:
@@ -111,15 +116,16 @@ def _numbers(calls: _Calls, column: int) -> list[int]:
     return [number for both in calls.values() if (number := both[column]) is not None]
 
 
-def forbid(signals: bool = False) -> bool:
+def forbid(signals: bool = False, clocks: bool = False) -> bool:
     """Refuse these calls to this process and all that it starts, for good.  False where the system cannot.
 
     signals : also signals to any process but this one, for kernels whose Landlock does not refuse them.
+    clocks : also the calls that read a clock.
     """
     machine = platform.machine()
     if sys.platform != "linux" or machine not in _MACHINES or ctypes.sizeof(ctypes.c_void_p) != 8:
         return False
-    program = _program(machine, os.getpid() if signals else None)
+    program = _program(machine, os.getpid() if signals else None, clocks)
     code = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("<HxxxxxxQ", len(program) // 8, ctypes.addressof(code))
     libc: Any = ctypes.CDLL(None, use_errno=True)

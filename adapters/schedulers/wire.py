@@ -66,6 +66,8 @@ ISLAND = (
 ALLOWED = "True, False or a Decision(merge, groups)"
 #: Longest answer that is read.
 ANSWER_BYTES = 65536
+#: The same for a whole schedule, and for what a run says of the files that it opened.
+PLAN_BYTES = 1 << 24
 WAIT, MERGE = Decision(False), Decision(True)
 
 _scalars, _island = attrgetter(*SCALARS), attrgetter(*ISLAND)

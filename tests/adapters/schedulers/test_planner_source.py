@@ -48,8 +48,8 @@ def test_a_planner_is_handed_what_it_names(tmp_path: Path) -> None:
     ("body", "expected"),
     [
         ("raise ValueError('boom')", r"^my_plan\.py:5: ValueError: boom$"),
-        ("exit(3)", r"^my_plan\.py:5: SystemExit: 3$"),
-        ("return [1, 2]", r"plan returned list; expected a Schedule$"),
+        ("exit(3)", r"^my_plan\.py:5: called exit\(3\)$"),
+        ("return [1, 2]", r"plan returned 'list'; expected a Schedule$"),
     ],
 )
 def test_a_broken_planner_is_one_line(tmp_path: Path, body: str, expected: str) -> None:

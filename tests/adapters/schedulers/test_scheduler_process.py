@@ -206,7 +206,10 @@ def test_its_own_data_file_and_working_folder(opened: Opener, tmp_path: Path) ->
     (tmp_path / "limit.txt").write_text("3")
     source = opened("LIMIT = int(open('limit.txt').read())\ndef decide(obs):\n    return obs.in_flight < LIMIT\n")
     assert [d.merge for d in answers(source)] == [o.in_flight < 3 for o in SEEN]
-    assert source.undigested == {"limit.txt"}
+    before = source.digest()
+    assert source.describe()["files"] == ["limit.txt", "my_sched.py"] and source.undigested == set()
+    (tmp_path / "limit.txt").write_text("4")
+    assert source.digest() != before
 
 
 def test_prints_go_to_the_log_and_a_storm_is_cut(
@@ -217,6 +220,8 @@ def test_prints_go_to_the_log_and_a_storm_is_cut(
         scheduler("import os, sys\nprint('x' * 100_000)\nprint('err', file=sys.stderr)\nreturn True"), log_path=log
     )
     assert all(d.merge for d in answers(source))
+    assert not log.exists()  # while runs may follow, nothing shows them what this one printed
+    source.close()
     text = log.read_text()
     assert "[further output of this run dropped]" in text and len(text) < 4 << 20
     assert capfd.readouterr() == ("", "")
@@ -249,11 +254,21 @@ def test_the_digest_covers_imports_of_its_own_and_nothing_else(opened: Opener, t
         digest = changed
 
 
-def test_a_late_import_by_a_computed_name_is_noted(opened: Opener, tmp_path: Path) -> None:
+def test_a_late_import_by_a_computed_name_has_every_module_digested(opened: Opener, tmp_path: Path) -> None:
     (tmp_path / "late.py").write_text("K = 1\n")
     source = opened(scheduler("import importlib\nreturn importlib.import_module('la' + 'te').K == 1"))
-    answers(source)
-    assert source.describe()["files_outside_digest"] == ["late.py"]
+    assert all(d.merge for d in answers(source))
+    assert source.describe()["files"] == ["late.py", "my_sched.py"] and source.undigested == set()
+
+
+@pytest.mark.skipif(not LINUX, reason="needs Landlock or namespaces")
+def test_what_the_digest_does_not_cover_cannot_be_read(opened: Opener, tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("prose")
+    (tmp_path / "other.py").write_text("K = 1\n")
+    for body in ("return open('notes.md').read() == ''", "return 'K' in open('other.py').read()"):
+        assert "may not read" in failure(opened(scheduler(body)))
+    far = opened("import ctypes\nlibc = ctypes.CDLL(None)\n" + scheduler("return libc.open(b'other.py', 0) >= 0"))
+    assert not any(d.merge for d in answers(far))
 
 
 # --- crashes, hangs, nonsense -------------------------------------------------------------------------------
@@ -352,11 +367,14 @@ def test_the_deadline_of_a_run(opened: Opener) -> None:
     ("code", "expected"),
     [
         ("class Mine\n    pass\n", r"my_sched\.py:1: SyntaxError: expected ':'"),
-        ("import nothing_like_it\n", r"my_sched\.py:1: ModuleNotFoundError: No module named 'nothing_like_it'"),
-        ("import helper\n", r"helper\.py:1: ZeroDivisionError"),
-        ("import sys\nsys.exit(4)\n", r"my_sched\.py:2: called exit\(4\)"),
-        ("import os\nos._exit(4)\n", r"my_sched\.py: exited with status 4"),
-        ("import time\ntime.sleep(60)\n", r"my_sched\.py:2: no answer within 1 s"),
+        (
+            "import nothing_like_it\ndef decide(obs): pass\n",
+            r"my_sched\.py:1: ModuleNotFoundError: No module named 'nothing_like_it'",
+        ),
+        ("import helper\ndef decide(obs): pass\n", r"helper\.py:1: ZeroDivisionError"),
+        ("import sys\nsys.exit(4)\ndef decide(obs): pass\n", r"my_sched\.py:2: called exit\(4\)"),
+        ("import os\nos._exit(4)\ndef decide(obs): pass\n", r"my_sched\.py: exited with status 4"),
+        ("import time\ntime.sleep(60)\ndef decide(obs): pass\n", r"my_sched\.py:2: no answer within 1 s"),
         (
             "class A:\n    def __init__(self): 1/0\n    def decide(self, o): pass\n",
             r"my_sched\.py:2: ZeroDivisionError",
