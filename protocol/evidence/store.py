@@ -109,7 +109,15 @@ def _numbered(k: int, r: Replay) -> pa.Table:
 def _seeds_table(evidence: Sequence[Evidence]) -> pa.Table:
     columns = {name: pa.array([getattr(e, name) for e in evidence], kind) for name, kind in _SEED.items()}
     columns["probes"] = pa.array([json.dumps([vars(p) for p in e.probes]) for e in evidence], pa.string())
+    columns["tables"] = pa.array([_tables_of(e) for e in evidence], pa.list_(pa.string()))
     return pa.table(columns)
+
+
+def _tables_of(e: Evidence) -> list[str]:
+    """The other tables that hold something of a seed, so that one that is gone is not taken for an empty one."""
+    held = {DECISIONS: e.simulated, REQUESTS: e.simulated, PLACEMENTS: e.placed, REPLAYS: e.served,
+            trained.TRAINED: e.trained}  # fmt: skip
+    return [name for name, rows in held.items() if rows]
 
 
 def _labels(e: Evidence, n: int) -> dict[str, pa.Array]:
@@ -189,6 +197,9 @@ def _table(folder: Path, name: str, nullable: Iterable[str] = ()) -> pa.Table | 
 
 def _seeds(folder: Path) -> list[Evidence]:
     seeds = read_table(folder / SEEDS, _NULLABLE).to_pylist()
+    for name in sorted({name for row in seeds for name in row.pop("tables", (DECISIONS, REQUESTS, PLACEMENTS))}):
+        if not (folder / name).exists():
+            raise BadInput(str(folder / name), "no such file", f"one, as {SEEDS} says")
     decisions = _by_seed(_table(folder, DECISIONS), arms=False)
     requests = _by_seed(_table(folder, REQUESTS))
     placements = _by_seed(_table(folder, PLACEMENTS))

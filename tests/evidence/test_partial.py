@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from server_runs import session, sound
 from strategies import FunctionSource, head_for, plan_of, quiet, ran, setting
 
 from protocol import files
 from protocol.campaign import run as campaign
 from protocol.certificate.assess import assess
+from protocol.certificate.model import plain
 from protocol.errors import BadInput, ProtocolError
 from protocol.evidence.partial import PLAN, Partial, locked
-from protocol.evidence.store import TABLES
+from protocol.evidence.store import DECISIONS, PLACEMENTS, REQUESTS, SEEDS
 
 ASKED: dict[str, object] = {"contender": {"digest": "a"}, "settings": {"draws": 19, "root_seed": 7}}
 
@@ -134,7 +136,7 @@ def test_seeds_without_a_plan_are_not_trusted(tmp_path: Path) -> None:
     assert Partial(tmp_path, ASKED).finished() == {}
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", [DECISIONS, PLACEMENTS, REQUESTS, SEEDS])
 @pytest.mark.parametrize("damage", ["gone", "empty", "cut", "flipped", "foreign", "column"])
 def test_a_broken_seed_is_run_again(tmp_path: Path, name: str, damage: str) -> None:
     partial = Partial(tmp_path, ASKED)
@@ -214,7 +216,7 @@ def test_names_of_regimes_are_no_paths(tmp_path: Path) -> None:
 def test_an_interrupted_campaign_ends_in_the_same_certificate(tmp_path: Path) -> None:
     source = FunctionSource(quiet)
     plan, settings = plan_of(source), [setting()]
-    whole = files.canonical_json(assess(head_for(source, settings), list(ran())))
+    whole = files.canonical_json(plain(assess(head_for(source, settings), list(ran()))))
     partial = Partial(tmp_path, ASKED)
     for e in ran()[2:7]:
         partial.keep(e)
@@ -222,4 +224,37 @@ def test_an_interrupted_campaign_ends_in_the_same_certificate(tmp_path: Path) ->
     finished = Partial(tmp_path, ASKED).finished()
     found = campaign.run(plan, settings, 1, finished, lambda e: kept.append(e.seed))
     assert kept == [0, 1, 7, 8, 9]
-    assert files.canonical_json(assess(head_for(source, settings), found)) == whole
+    assert files.canonical_json(plain(assess(head_for(source, settings), found))) == whole
+
+
+def test_a_plan_holds_digests_and_not_what_was_asked(tmp_path: Path) -> None:
+    """A scheduler that could read it would know the root of a run that is still going on."""
+    Partial(tmp_path, {**ASKED, "settings": {"root_seed": 987654321, "draws": 19}})
+    text = (tmp_path / ".partial" / PLAN).read_text()
+    assert "987654321" not in text and set(json.loads(text)) == set(ASKED)
+    assert all(len(value) == 64 for value in json.loads(text).values())
+
+
+def test_replays_on_a_server_are_kept_and_never_thrown_away_by_another_plan(tmp_path: Path) -> None:
+    partial = Partial(tmp_path, ASKED)
+    made = [*sound()[0].served[:2], *sound()[1].served[:1]]
+    for r in made:
+        partial.keep_replay(r)
+    kept = Partial(tmp_path, ASKED).replays()
+    assert {(r.seed, r.arm, r.draw, r.attempt) for r in kept} == {(r.seed, r.arm, r.draw, r.attempt) for r in made}
+    assert all(len(r.rows) for r in kept)
+    with pytest.raises(ProtocolError, match=r"holds 3 replays of another run \(settings changed") as caught:
+        Partial(tmp_path, {**ASKED, "settings": {"draws": 99}})
+    assert "\n" not in str(caught.value) and len(Partial(tmp_path, ASKED).replays()) == 3
+    (tmp_path / ".partial" / f"replay-1-{made[2].arm}-{made[2].draw}-1" / "served.parquet").write_bytes(b"PAR1")
+    assert len(Partial(tmp_path, ASKED).replays()) == 2
+
+
+def test_blocks_of_a_live_session_are_kept_whole(tmp_path: Path) -> None:
+    partial = Partial(tmp_path, ASKED)
+    for e in session()[:2]:
+        partial.keep(e)
+    again = Partial(tmp_path, ASKED).finished()
+    assert [len(again["toy", number].served) for number in (0, 1)] == [5, 5]
+    with pytest.raises(ProtocolError, match="holds 2 replays of another run"):
+        Partial(tmp_path, {**ASKED, "contender": {"digest": "b"}})
