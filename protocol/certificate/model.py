@@ -205,9 +205,12 @@ class Head(Part):
             loss=None if s.train is None else (s.train.seeds, s.train.loss_margin),
         )
 
-    def plain(self) -> dict[str, Any]:
-        """As JSON values."""
-        return plain(self)
+    def plain(self, dated: bool = True) -> dict[str, Any]:
+        """As JSON values.  dated : with the day on which the server was reached, which nobody asked for."""
+        values = plain(self)
+        if not dated and "server" in values:
+            values["server"] = {key: value for key, value in values["server"].items() if key != "date"}
+        return values
 
 
 def plain(part: BaseModel) -> dict[str, Any]:

@@ -24,9 +24,9 @@ SCHEMA_VERSION = 2
 def fixed_part(head: Head) -> dict[str, Any]:
     """What a registration fixes: everything that was asked, less the versions of libraries.
 
-    A fresh root is drawn from the registration's digest, so it is not part of it.
+    A fresh root is drawn from the registration's digest, so it is not part of it; nor is the day of a session.
     """
-    plain = {key: value for key, value in head.plain().items() if key not in ("preregistration", "versions")}
+    plain = {key: value for key, value in head.plain(dated=False).items() if key not in ("preregistration", "versions")}
     if head.settings.root == "fresh":
         plain["settings"] = {k: v for k, v in plain["settings"].items() if k not in ("root_seed", "nonce")}
     return plain

@@ -98,7 +98,7 @@ def _announce(head: Head, notes: Console) -> None:
 
 
 def _run(head: Head, request: Request, notes: Console) -> Certificate:
-    asked = head.plain()
+    asked = head.plain(dated=False)
     partial_results = Partial(
         request.folder,
         {

@@ -139,8 +139,9 @@ class Asked:
             setting.name, setting.corridor, setting.learner, setting.worlds, root.seed, s.blocks,
             seconds_to_ns(s.segment_s), s.settle_s,
         )  # fmt: skip
+        measured = None if s.calibration is None else sound(s.calibration)
         engine = identity.server_version(self.url)
-        stated = self._stated(described(setting, text), world.merge_s, engine)
+        stated = _stated(described(setting, text), measured, world.merge_s, engine)
         target = real.target_of(self.url, self.server)
         limits = SidecarModel.shipped(world.sidecar).changed(world.sidecar_overrides)
         server = LiveServer(target, load, s.slots or limits.max_num_seqs, scrape_s=s.scrape_s)
@@ -168,16 +169,6 @@ class Asked:
             "live": {**shape, "decision_timeout_s": s.decision_timeout},
         }  # fmt: skip
 
-    def _stated(self, regime: RegimePart, merge_s: float, engine: str) -> RegimePart:
-        """The regime with the calibration that was given; a shipped one is another server's."""
-        (bare,) = without_calibration([regime])
-        if self.session.calibration is None:
-            return bare
-        found = sound(self.session.calibration)
-        calibrations.refuse_mismatch(found, merge_s=merge_s, server=engine)
-        sidecar = {**bare.sidecar.model_dump(), "calibrated": False, "calibration": calibrations.stated(found)}
-        return RegimePart.model_validate({**bare.model_dump(exclude_unset=True), "sidecar": sidecar})
-
     def _collect(
         self, plan: live.SessionPlan, server: LiveServer, setting: Setting, kept: Partial, notes: Console
     ) -> list[Evidence]:
@@ -204,6 +195,16 @@ def _reach(server: LiveServer, setting: Setting) -> None:
     if not len(trace):
         raise BadInput("--regime, --rate-scale", "no request in a replay", "requests")
     server.reach(trace)
+
+
+def _stated(regime: RegimePart, measured: dict[str, Any] | None, merge_s: float, engine: str) -> RegimePart:
+    """The regime with the calibration that was given; a shipped one is another server's."""
+    (bare,) = without_calibration([regime])
+    if measured is None:
+        return bare
+    calibrations.refuse_mismatch(measured, merge_s=merge_s, server=engine)
+    sidecar = {**bare.sidecar.model_dump(), "calibrated": False, "calibration": calibrations.stated(measured)}
+    return RegimePart.model_validate({**bare.model_dump(exclude_unset=True), "sidecar": sidecar})
 
 
 def shortened(regime: Regime, segment_s: float, rate_scale: float) -> Regime:

@@ -19,12 +19,15 @@ import numpy as np
 
 from adapters.schedulers import open_scheduler, sandbox
 from protocol.campaign import arms as campaign
-from protocol.campaign.arms import Contender, Plan, Setting
-from protocol.certificate.assess import assess, versions
+from protocol.campaign import run as campaign_run
+from protocol.campaign.plan import Contender, Plan, Setting
+from protocol.certificate.assess import assess
+from protocol.certificate.model import Head, RegimePart, plain, versions
 from protocol.cli.main import main
-from protocol.cli.settings import describe_contender, settings_for
+from protocol.cli.settings import Overrides, describe_contender, settings_for
 from protocol.errors import ProtocolError
-from protocol.evidence.store import POLICY, SeedEvidence
+from protocol.evidence.model import Evidence
+from protocol.replay.replay import POLICY
 
 ROOT_SEED = 20260601
 #: A load-aware scheduler without any trick: what a cheat that got nowhere decides.
@@ -44,7 +47,7 @@ class Judged:
 
     refusal: str | None
     certificate: dict[str, Any] = field(default_factory=dict)
-    found: Sequence[SeedEvidence] = ()
+    found: Sequence[Evidence] = ()
     log: str = ""
     code: int | None = None
     errors: str = ""
@@ -102,19 +105,19 @@ class Judge:
         plan = Plan(opener, path.name, root_seed, draws=3, control_draws=3)
         try:
             head = self._head(opener(), settings, described, root_seed)
-            found = campaign.run(plan, settings, jobs=1)
+            found = campaign_run.run(plan, settings, jobs=1)
         except ProtocolError as error:
             message = str(error)
             assert "\n" not in message and "Traceback" not in message
             return Judged(message, log=self.printed())
-        return Judged(None, assess(head, found), found, self.printed())
+        return Judged(None, plain(assess(head, found)), found, self.printed())
 
     def _open(self, spec: str, **options: Any) -> Contender:
         self._opened.append(open_scheduler(spec, **options))
         return self._opened[-1]
 
-    def settings(self, seeds: int = 1, root_seed: int = ROOT_SEED) -> tuple[list[Setting], list[dict[str, Any]]]:
-        return settings_for([str(self.regime)], [], None, None, root_seed, {"seeds": seeds})
+    def settings(self, seeds: int = 1, root_seed: int = ROOT_SEED) -> tuple[list[Setting], list[RegimePart]]:
+        return settings_for([str(self.regime)], [], None, None, root_seed, Overrides(seeds=seeds))
 
     def printed(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
@@ -127,18 +130,14 @@ class Judge:
         assert not set(sandbox.children()) - self._before
 
     @staticmethod
-    def _head(contender: Contender, settings: list[Setting], described: list[Any], root_seed: int) -> dict[str, Any]:
+    def _head(contender: Contender, settings: list[Setting], described: list[RegimePart], root_seed: int) -> Head:
         asked = {
-            "alpha": 0.05, "control_draws": 3, "draws": 3, "min_effect_pp": 0.0, "probes": 1,
-            "root_seed": root_seed, "sequential": False,
+            "alpha": 0.05, "control_draws": 3, "draws": 3, "min_effect_pp": 0.0, "probes": 1, "root_seed": root_seed,
         }  # fmt: skip
-        return {
-            "contender": describe_contender(contender, settings),
-            "preregistration": None,
-            "settings": asked,
-            "versions": versions(),
-            "regimes": described,
-        }
+        return Head.model_validate({
+            "contender": describe_contender(contender, settings), "settings": asked, "versions": versions(),
+            "regimes": [plain(regime) for regime in described],
+        })  # fmt: skip
 
 
 def command(out: Path, *arguments: object) -> Judged:

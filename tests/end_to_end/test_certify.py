@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import Protocol, refused
 
-from protocol.evidence.store import ASKED, TABLES
+from protocol.evidence.store import ASKED, DECISIONS, PLACEMENTS, REQUESTS, SEEDS
 
 QUICK = ("--draws", "39", "--jobs", "1")
 
@@ -29,7 +29,7 @@ def test_verdict_files_and_verification(protocol: Protocol, small: Path, aware: 
     assert made["verdict"] == "PASS", made["sentence"]
     assert made["tier"] == {"number": 1, "name": "stress harness", "upper_bound": False}
     assert "uncalibrated" in made["sentence"] and str(out / "report.html") in result.stderr.replace("\n", "")
-    assert sorted(p.name for p in (out / "raw").iterdir()) == sorted([*TABLES, ASKED])
+    assert sorted(p.name for p in (out / "raw").iterdir()) == sorted([ASKED, DECISIONS, PLACEMENTS, REQUESTS, SEEDS])
     assert {p.suffix for p in (out / "tables").iterdir()} == {".tex", ".md", ".csv"}
     assert {p.suffix for p in (out / "figures").iterdir()} == {".svg", ".pdf"}
     assert "<html" in (out / "report.html").read_text() and not (out / ".partial").exists()
@@ -205,11 +205,11 @@ def test_an_interrupted_run_says_what_is_kept(
     def interrupted(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("protocol.cli.certify._run", interrupted)
+    monkeypatch.setattr("protocol.cli.judging._run", interrupted)
     ended = inside("certify", aware, "--regime", small, "--out", tmp_path / "out", *QUICK)
     said = "interrupted; finished seeds are kept, and the same command goes on from there"
     assert ended.returncode == 130 and ended.stderr.splitlines()[-1] == said
-    monkeypatch.setattr("protocol.cli.certify.asked", interrupted)
+    monkeypatch.setattr("protocol.cli.certify.Asked.request", interrupted)
     ended = inside("certify", aware, "--regime", small, "--out", tmp_path / "out", *QUICK)
     assert ended.returncode == 130 and ended.stderr.splitlines() == ["interrupted"]
 

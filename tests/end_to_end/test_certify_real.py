@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,15 @@ from conftest import SMALL_REGIME, Protocol
 
 pytest.importorskip("aiohttp", reason="real sidecars need aiohttp")
 
-from fault_server import FaultServer, serving
+from fault_server import FaultServer, Good, serving
 
 from adapters.sidecars.probing import base_of, model_at
 from adapters.sidecars.simulated import shipped_calibrations
-from protocol.cli import real
+from protocol.cli.certify import Asked, Sidecar
+from protocol.cli.groups import Draws, Judging, Learning, Output, Server, Training, Worlds
 from protocol.cli.main import build
-from protocol.cli.settings import settings_for
 from protocol.errors import ProtocolError
-from protocol.replay.replay import read
+from protocol.evidence.store import read_replays
 
 #: A second of merges of 0.1 s, every 0.16 to 0.48 s.
 TINY = (
@@ -69,6 +70,10 @@ def asked(server: FaultServer, tiny: Path, out: Path, *more: object) -> list[obj
             "--jobs", 1, *more]  # fmt: skip
 
 
+def valid(made: dict) -> int:
+    return sum(r["invalid"] is None for r in made["replays"])
+
+
 def certificate(folder: Path) -> dict:
     return json.loads((folder / "certificate.json").read_text())
 
@@ -88,7 +93,7 @@ def test_a_server_that_dies_then_a_certificate(
     last = died.stderr.strip().splitlines()[-1]
     assert died.returncode == 2 and "Traceback" not in died.stderr, died.stderr
     assert "of 4 replays are kept, the same command goes on" in last
-    kept = [r for folder in out.glob(".partial/replay-*") for r in read(folder)]
+    kept = [r for folder in out.glob(".partial/replay-*") for r in read_replays(folder)]
     assert 0 < len(kept) < 4 and not (out / "certificate.json").exists()
     server.dead = lambda: False
     with pytest.raises(ProtocolError, match="replays of another run"):
@@ -97,15 +102,14 @@ def test_a_server_that_dies_then_a_certificate(
     result = protocol(*arguments)
     words = " ".join(result.stderr.split())
     assert result.returncode == 3 and f"going on: {sum(r.invalid is None for r in kept)} replays" in words, words
-    assert "1 seeds x (1 draws + 3) = 4 replays" in words and "attainable p: sign flip 0.5" in words
+    assert "1 seeds x (1 draws + 3) = 4 replays" in words and "attainable p: paired sign flip 0.5" in words
     assert "undecidable by design" in words and not (out / ".partial").exists()
-    made, stored = certificate(out), read(out / "raw")
+    made, stored = certificate(out), read_replays(out / "raw")
     for r in kept:
         same = next(s for s in stored if (s.what, s.attempt) == (r.what, r.attempt))
-        assert same.started == r.started and same.measurements.e2e_ns.tolist() == r.measurements.e2e_ns.tolist()
-    real = made["settings"]["real"]
-    assert real["server"]["name"] == f"vLLM 1.2 at {server.url.removeprefix('http://')}, model m"
-    assert real["merge_load"] == "none" and made["replays"]["valid"] == 4
+        assert same.started == r.started and same.rows.e2e_ns.tolist() == r.rows.e2e_ns.tolist()
+    assert made["server"]["name"] == f"vLLM 1.2 at {server.url.removeprefix('http://')}, model m"
+    assert made["server"]["merge_load"] == "none" and valid(made) == 4
     schema = json.loads((Path(package.__file__).parent / "certificate.schema.json").read_text())
     assert [e.message for e in jsonschema.Draft202012Validator(schema).iter_errors(made)] == []
     assert said("verify", out)[0] == 0
@@ -115,6 +119,22 @@ def test_a_server_that_dies_then_a_certificate(
         assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
     with pytest.raises(ProtocolError, match="--rerun"):
         said("verify", out, "--rerun", "fixed-h-256")
+
+
+def test_prompts_as_the_server_takes_them(
+    said: Said, server: FaultServer, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Token ids of a small vocabulary, or text."""
+    monkeypatch.setattr("protocol.cli.real.Target", Good)
+    less = ("--draws", 1, "--seeds", 1)
+    assert said(*asked(server, tiny, tmp_path / "ids", *less, "--vocabulary", 64))[0] == 3
+    prompts = [request["prompt"] for request in server.requests]
+    assert max(map(max, prompts)) == 63 and certificate(tmp_path / "ids")["server"]["prompts"] == "token ids"
+    monkeypatch.undo()
+    server.requests.clear()
+    assert said(*asked(server, tiny, tmp_path / "text", *less, "--text"))[0] == 3
+    assert all(isinstance(request["prompt"], str) for request in server.requests)
+    assert certificate(tmp_path / "text")["server"]["prompts"] == "text"
 
 
 @pytest.mark.slow
@@ -130,12 +150,12 @@ def test_killed_run_goes_on_with_the_replays_that_it_has(
         time.sleep(0.02)
     run.send_signal(signal.SIGKILL)
     run.wait()
-    kept = [r for folder in out.glob(".partial/replay-*") for r in read(folder)]
+    kept = [r for folder in out.glob(".partial/replay-*") for r in read_replays(folder)]
     assert len(kept) >= 3 and not (out / "certificate.json").exists()
     result = protocol(*arguments)
     assert "going on: " in result.stderr and result.returncode in (1, 3)
-    assert certificate(out)["replays"]["valid"] == 10 and protocol("verify", out).returncode == 0
-    begun = {(r.what, r.attempt): r.started for r in read(out / "raw")}
+    assert valid(certificate(out)) == 10 and protocol("verify", out).returncode == 0
+    begun = {(r.what, r.attempt): r.started for r in read_replays(out / "raw")}
     assert all(begun[r.what, r.attempt] == r.started for r in kept)
 
 
@@ -175,14 +195,20 @@ def test_a_server_that_serves_nothing_is_refused_before_anything_is_replayed(
         said(*asked(server, tiny, tmp_path / "out"))
 
 
-def test_a_shipped_calibration_shows_nothing_of_another_server() -> None:
+def test_a_shipped_calibration_shows_nothing_of_another_server(tmp_path: Path) -> None:
     """Its model may place the merges; only one that was asked for may speak of the server."""
-    chosen = settings_for(["bursty-aperiodic"], [], None, None, 1, {})
-    assert chosen[1][0]["sidecar"]["calibration"]["server"].startswith("vLLM ")
-    real.drop_foreign(chosen, shipped_calibrations()["vllm-cpu"])
-    assert "calibration" in chosen[1][0]["sidecar"]
-    real.drop_foreign(chosen, None)
-    assert "calibration" not in chosen[1][0]["sidecar"]
+    shipped = shipped_calibrations()["vllm-cpu"]
+    for given, kept in ((None, False), (shipped, True)):
+        output = Output(tmp_path)
+        asked_ = Asked(
+            "fixed-h-256", Worlds(["bursty-aperiodic"]), Draws(), Judging(), Learning(), Training(),
+            Sidecar("http://127.0.0.1:9", None, given), Server(), output, 1,
+        )  # fmt: skip
+        (regime,) = asked_.chosen(1, None)[1]
+        assert (regime.sidecar.calibration is not None) == kept
+    asked_ = replace(asked_, sidecar=Sidecar(None, None, None))
+    (regime,) = asked_.chosen(1, None)[1]
+    assert regime.sidecar.calibration is not None and regime.sidecar.calibration["server"].startswith("vLLM ")
 
 
 def test_the_address_may_end_as_other_clients_want_it(server: FaultServer) -> None:

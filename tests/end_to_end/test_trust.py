@@ -9,6 +9,9 @@ from conftest import Protocol, refused
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
+from protocol.certificate.model import json_schema
+from protocol.files import canonical_json
+
 QUICK = ("--draws", "19", "--jobs", "1")
 
 
@@ -55,7 +58,9 @@ def test_certificate_keeps_to_its_schema(protocol: Protocol, small: Path, aware:
 
     import protocol as package
 
-    schema = json.loads((Path(package.__file__).parent / "certificate.schema.json").read_text())
+    text = (Path(package.__file__).parent / "certificate.schema.json").read_text()
+    assert text == canonical_json(json_schema()), "write it anew: canonical_json(json_schema())"
+    schema = json.loads(text)
     checker = jsonschema.Draft202012Validator(schema)
     for name, extra in (("pass", ()), ("few", ("--seeds", 3, "--draws", "auto"))):
         protocol("certify", aware, "--regime", small, "--out", tmp_path / name, *QUICK, *extra)

@@ -20,6 +20,7 @@ from adapters.sidecars.openai import Deadlines, Target
 from protocol.errors import SchedulerError, SidecarError
 from protocol.merging.corridor import Corridor
 from protocol.placement.rollout import ControlLoop
+from protocol.replay.replay import Replay
 from protocol.scheduler import Observation
 from protocol.workload.trace import RequestTrace, StepFunction, Workload
 
@@ -54,7 +55,7 @@ def live(server: FaultServer, slots: int = 10) -> LiveServer:
     return LiveServer(Good(server.url, "m"), MergeLoad.parse("none"), slots, quick, scrape_s=0.1, lead_s=0.1)
 
 
-def segment(server: FaultServer, decide: Callable[[Observation], object]) -> tuple[Served, list[Observation]]:
+def segment(server: FaultServer, decide: Callable[[Observation], object]) -> tuple[Replay, list[Observation]]:
     run = FunctionRun(lambda seen, rng: decide(seen))
     load = world()
     served = live(server).serve(load, ControlLoop(load, CORRIDOR, LEARNER), SPAN_NS, run, ())
@@ -78,9 +79,9 @@ def test_what_a_scheduler_is_shown(server: FaultServer) -> None:
     assert 8 <= last.completed <= 14
     assert last.recent_e2e_s is not None and 0.08 < last.recent_ttft_s < last.recent_e2e_s < 0.4
     assert [(d.merge, d.said) for d in served.decisions].count((True, None)) == 2
-    assert served.n_merges == 2 and served.load_problem is None and served.failures == {}
+    assert served.n_merges == 2 and served.died is None and served.failures == {}
     assert all(s.running == 5 and s.waiting == 1 for s in served.scrapes) and len(served.scrapes) >= 8
-    assert (served.requests.exposure_ns > 0).any() and (served.requests.exposure_ns == 0).any()
+    assert (served.rows.exposure_ns > 0).any() and (served.rows.exposure_ns == 0).any()
 
 
 def test_without_metrics_the_client_counts(server: FaultServer) -> None:
