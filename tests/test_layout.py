@@ -24,7 +24,6 @@ TO_BE_CUT = {
     "protocol/stats/gains.py",
     "protocol/stats/predicted.py",
     "tests/adapters/schedulers/test_scheduler_process.py",
-    "tests/zoo/test_cheats.py",
 }
 
 
