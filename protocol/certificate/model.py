@@ -137,6 +137,7 @@ class Settings(Part):
     alpha: float
     min_effect_pp: float
     bounded: bool = False
+    unconfined: bool = False
     draws: int
     control_draws: int = 0
     probes: int = 0
@@ -202,6 +203,8 @@ class Head(Part):
             calibration=regime.sidecar.calibration,
             server=None if self.server is None else self.server.name,
             attempts=s.attempts,
+            confinement=self.contender.described("confinement"),
+            unconfined=s.unconfined,
             loss=None if s.train is None else (s.train.seeds, s.train.loss_margin),
         )
 

@@ -27,6 +27,8 @@ def fixed_part(head: Head) -> dict[str, Any]:
     A fresh root is drawn from the registration's digest, so it is not part of it; nor is the day of a session.
     """
     plain = {key: value for key, value in head.plain(dated=False).items() if key not in ("preregistration", "versions")}
+    # What confines it is the machine's, not the scheduler's.
+    plain["contender"] = {key: value for key, value in plain["contender"].items() if key != "confinement"}
     if head.settings.root == "fresh":
         plain["settings"] = {k: v for k, v in plain["settings"].items() if k not in ("root_seed", "nonce")}
     return plain

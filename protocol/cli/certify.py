@@ -160,6 +160,7 @@ class Asked:
             "alpha": j.alpha,
             "min_effect_pp": j.min_effect,
             "bounded": j.bounded,
+            **({"unconfined": True} if j.unconfined else {}),
             "draws": plan.draws,
             "control_draws": plan.control_draws,
             "probes": plan.probes,

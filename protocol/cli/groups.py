@@ -29,6 +29,9 @@ class Judging:
     bounded: Annotated[
         bool, typer.Option("--bounded", help="the bound that assumes no shape of the gains must exceed it, too")
     ] = False
+    unconfined: Annotated[
+        bool, typer.Option("--unconfined", help="judge although the scheduler's process cannot be confined here")
+    ] = False
     seed: options.MaybeSeed = None
     fresh_seed: options.FreshSeed = False
     nonce: Annotated[

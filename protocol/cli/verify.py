@@ -17,6 +17,7 @@ from protocol.campaign.plan import Plan, Setting
 from protocol.campaign.run import run
 from protocol.certificate import signature, version_1
 from protocol.certificate.model import Certificate, Head, RegimePart, plain, versions
+from protocol.certificate.preregistration import fixed_part
 from protocol.certificate.reading import CERTIFICATE, RAW, VERSION_1, read_certificate, read_json
 from protocol.certificate.verify import differences, verify
 from protocol.cli import learning, options
@@ -172,7 +173,7 @@ class _Again:
                 trainer = learning.training(asked.train.seeds, asked.train.loss_margin, factor)
                 head = trainer.entered(head)
             before, after = (
-                {k: h.plain()[k] for k in ("contender", "settings")} for h in (self.certificate.head(), head)
+                {k: fixed_part(h)[k] for k in ("contender", "settings")} for h in (self.certificate.head(), head)
             )
             found = [f"asked: {line}" for line in differences(before, after)]
             with Console(stderr=True).status("running everything again"):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,8 @@ def integrity_gate(evidence: Sequence[Evidence], spec: Spec) -> GateResult:
         checks += [replays_as_planned(evidence, spec), realised_merges(evidence, spec)]
     if live:
         checks.append(decisions_in_time(evidence, spec))
+    if spec.confinement is not None:
+        checks.append(_confined(spec.confinement, spec.unconfined))
     checks += [_determinism(evidence, spec), _causality(evidence, spec), _completeness(evidence, spec)]
     return GateResult("G0", "integrity", (*checks, distinct_traces(evidence)))
 
@@ -57,6 +60,16 @@ def _corridor(evidence: Sequence[Evidence], spec: Spec) -> Check:
             if stored:
                 return Check("corridor", "failed", f"seed {e.seed}: {stored}", n=len(evidence))
     return _inside(sum(len(e.placed[POLICY].gaps) for e in evidence), evidence)
+
+
+def _confined(stated: Mapping[str, Any], unconfined: bool) -> Check:
+    """Nothing that judged the scheduler could be read by it, and no run could leave a note for the next one."""
+    gaps = "; ".join(map(str, stated.get("gaps") or ())) or "nothing is left open"
+    if stated.get("sound"):
+        return Check("confinement", "passed", f"Landlock ABI {stated.get('landlock_abi')}: {gaps}")
+    if unconfined:
+        return Check("confinement", "passed", f"--unconfined was said: {gaps}")
+    return Check("confinement", "undecidable", f"{gaps} (--unconfined judges all the same, and says so)")
 
 
 def _inside(merges: int, evidence: Sequence[Evidence]) -> Check:

@@ -26,6 +26,8 @@ class Spec:
     calibration : what the head states of the calibration behind the sidecar, None without one.
     server : name of the real server, None in simulation.  attempts : at a real replay that turns out invalid.
     loss : seeds to train and margin in nats, None where nothing is trained.
+    confinement : what took hold of the scheduler's process, as it was stated before any of its code ran; None where no
+        process was judged.  unconfined : whether less than what G0 rests on was asked for.
     """
 
     regime: str
@@ -48,6 +50,8 @@ class Spec:
     server: str | None = None
     attempts: int = 1
     loss: tuple[int, float] | None = None
+    confinement: Mapping[str, Any] | None = None
+    unconfined: bool = False
 
     @property
     def on_server(self) -> bool:
