@@ -30,6 +30,8 @@ if __name__ == "__main__":
     sys.path.insert(0, _ROOT)
 
 
+import numpy.random  # noqa: E402, F401  # after the path is set; it would be loaded in every run otherwise
+
 from adapters.schedulers import loading, namespaces, sandbox, serving, wire  # noqa: E402
 
 if __name__ == "__main__":
@@ -91,7 +93,7 @@ class Host:
             warming.warm()
         os.environ["NUMBA_CACHE_DIR"] = os.path.join(self.folder, "tmp")
         if "numba" in sys.modules:
-            sys.modules["numba"].config.reload_config()  # type: ignore[attr-defined]
+            sys.modules["numba"].config.reload_config()
         if self.refused is None:
             self.refused = namespaces.build(os.path.join(self.folder, "root"), writable=self.folder, **wanted)
             os.chdir(self.folder)
