@@ -48,6 +48,7 @@ class Host:
 
     def __init__(self) -> None:
         self.folder = os.getcwd()  # a temporary one, made for this host
+        self.above = os.open(os.path.dirname(self.folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.running: list[Any] = [0, None]
         self.refused: str | None = "not asked"
         self.control = socket.socket(fileno=os.dup(0))
@@ -69,9 +70,10 @@ class Host:
         for name in os.listdir(self.folder):
             if name != "root":
                 shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
-        for path in (os.path.join(self.folder, "root"), self.folder):
+        own = os.path.basename(self.folder)
+        for path in (os.path.join(own, "root"), own):
             try:
-                os.rmdir(path)
+                os.rmdir(path, dir_fd=self.above)  # by its place outside: inside, it is mounted
             except OSError:  # not there, or something of somebody else's
                 continue
 
