@@ -11,6 +11,7 @@ May import: ``protocol`` and ``adapters.schedulers``.
 from __future__ import annotations
 
 import ast
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ import numpy as np
 from adapters.schedulers.planner import PlannerSource
 from adapters.schedulers.process import ProcessSource
 from adapters.schedulers.recorded import RecordedSource
+from adapters.schedulers.sources import parsed
 from protocol.errors import ProtocolError
 from protocol.scheduler import Decision, IslandObservation, Observation
 from protocol.seeds import generator
@@ -38,6 +40,7 @@ CHECKS = {
     "looks": "the load on the server changes its decisions",
     "sources": "the digest covers every file of its own that it uses",
     "entropy": "its source names no clock and no generator but the one handed in",
+    "confined": "nothing but what it is handed reaches it",
     "speed": "decisions are fast enough for thousands of them",
     "memory": "it stays well under its memory limit",
 }
@@ -153,7 +156,7 @@ def check_scheduler(
     if isinstance(source, RecordedSource):
         notes = source.schedule(8.0).report
         return [Finding("starts", "warning", f"{source.name}: {note}", "see docs/schedulers.md") for note in notes]
-    if isinstance(source, PlannerSource):
+    if isinstance(source, PlannerSource):  # a ProcessSource as well
         advice = "give it a causal decide(self, obs) to claim more"
         return [Finding("starts", "warning", f"{source.name}: a planner, so an upper bound at any tier", advice)]
     runs = _Runs(source)
@@ -177,7 +180,7 @@ def check_scheduler(
     try:
         if not grouping:
             runs.run(synthetic_observations(seed, n_decisions, n_islands=4), seed)
-        source.close()
+        source.restart()
         again = runs.run(fleet, seed)
         runs.run(quiet, seed + 1)
         after_another = runs.run(fleet, seed)
@@ -294,19 +297,22 @@ def _inspect(source: ProcessSource) -> list[Finding]:
     findings = []
     if source.undigested:
         files = ", ".join(sorted(source.undigested))
-        advice = "import modules by name at the top; a reviewer must be handed the data files, too"
-        findings.append(Finding("sources", "warning", f"uses {files}, which the digest does not cover", advice))
+        advice = "put what it reads in its own folder, or import it when it starts"
+        findings.append(Finding("sources", "error", f"uses {files}, which the digest does not cover", advice))
     for path in source.files:
         if path.suffix == ".py":
             findings += [Finding("entropy", "warning", m, _ENTROPY) for m in _suspects(path, source.target.folder)]
+    for gap in source.confinement.gaps if source.confinement else ():
+        findings.append(Finding("confined", "warning", gap, "see docs/security.md; protocol doctor says what is there"))
     return findings
 
 
 def _suspects(path: Path, folder: Path) -> list[str]:
     """Lines that import a clock or a source of entropy, or use NumPy's global generator."""
     found = []
-    for node in ast.walk(ast.parse(path.read_bytes())):
-        line = f"{path.relative_to(folder)}:{getattr(node, 'lineno', 0)}"
+    tree = parsed(path)
+    for node in ast.walk(tree) if tree else ():
+        line = f"{os.path.relpath(path, folder)}:{getattr(node, 'lineno', 0)}"
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name.partition(".")[0] for alias in node.names]

@@ -118,7 +118,8 @@ class Scheduler(Protocol):
 class Planner(Protocol):
     """Sees the whole trace; its certificate can never claim more than an upper bound.
 
-    The constructor may take `rng`, and `sidecar` (a loaded sidecar model, see `protocol.replay.sidecar`).
+    It runs in the confined process, too.  The constructor may take `rng`, `slo`, and `sidecar`, whose
+    `merge_cost(start_ns, merge_ns, slo)` prices one merge at each start.
     `budget` is the number of merges to place.
     """
 

@@ -43,8 +43,7 @@ class Clock:
         if not self.complete:
             _replace(lambda: self._now_ns)
         _still_files()
-        pause = select.select
-        time.sleep = lambda seconds: pause([], [], [], seconds) and None  # type: ignore[assignment,func-returns-value]
+        time.sleep = _pause
 
     def set(self, time_s: float) -> None:
         """Set all clocks to this time of the replay."""
@@ -53,6 +52,11 @@ class Clock:
         self._table[:256] = b"".join(
             struct.pack("<qq", seconds + EPOCH_S if clock in _WALL else seconds, rest) for clock in range(16)
         )
+
+
+def _pause(seconds: Any, select: Callable[..., object] = select.select) -> None:
+    """Sleep for real: C's own sleep would wait until a simulated moment."""
+    select([], [], [], seconds)
 
 
 def _overwrite(table: int) -> bool:
@@ -78,7 +82,7 @@ def _overwrite(table: int) -> bool:
 
 
 def _first(table: int) -> int:
-    return struct.unpack("<q", ctypes.string_at(table, 8))[0] - EPOCH_S  # type: ignore[no-any-return]
+    return int(struct.unpack("<q", ctypes.string_at(table, 8))[0]) - EPOCH_S
 
 
 def _functions(base: int) -> dict[str, tuple[int, int]]:
@@ -89,7 +93,7 @@ def _functions(base: int) -> dict[str, tuple[int, int]]:
     for k in range(count):
         kind, _, offset, _, _, size = struct.unpack_from("<IIQQQQ", image, start + k * entry)
         if kind == 2:  # PT_DYNAMIC: tag and value
-            tables |= dict(struct.iter_unpack("<QQ", ctypes.string_at(base + offset, size)))  # type: ignore[arg-type]
+            tables |= dict(struct.iter_unpack("<QQ", ctypes.string_at(base + offset, size)))
     names, symbols, hashes = (tables.get(tag, 0) for tag in (5, 6, 4))
     if not names or not symbols:
         return {}

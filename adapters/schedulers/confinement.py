@@ -44,7 +44,7 @@ class Confinement:
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """What is not confined, a line each, the gravest first; the first two put determinism and causality in doubt."""
+        """What is not confined, a line each, the gravest first; the first two leave G0 without ground."""
         found = []
         if not self.reads_confined:
             found.append(

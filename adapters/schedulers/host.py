@@ -30,6 +30,8 @@ if __name__ == "__main__":
     sys.path.insert(0, _ROOT)
 
 
+import numpy.random  # noqa: E402, F401  # after the path is set; it would be loaded in every run otherwise
+
 from adapters.schedulers import loading, namespaces, sandbox, serving, wire  # noqa: E402
 
 if __name__ == "__main__":
@@ -46,6 +48,7 @@ class Host:
 
     def __init__(self) -> None:
         self.folder = os.getcwd()  # a temporary one, made for this host
+        self.above = os.open(os.path.dirname(self.folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.running: list[Any] = [0, None]
         self.refused: str | None = "not asked"
         self.control = socket.socket(fileno=os.dup(0))
@@ -67,9 +70,10 @@ class Host:
         for name in os.listdir(self.folder):
             if name != "root":
                 shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
-        for path in (os.path.join(self.folder, "root"), self.folder):
+        own = os.path.basename(self.folder)
+        for path in (os.path.join(own, "root"), own):
             try:
-                os.rmdir(path)
+                os.rmdir(path, dir_fd=self.above)  # by its place outside: inside, it is mounted
             except OSError:  # not there, or something of somebody else's
                 continue
 
@@ -91,7 +95,7 @@ class Host:
             warming.warm()
         os.environ["NUMBA_CACHE_DIR"] = os.path.join(self.folder, "tmp")
         if "numba" in sys.modules:
-            sys.modules["numba"].config.reload_config()  # type: ignore[attr-defined]
+            sys.modules["numba"].config.reload_config()
         if self.refused is None:
             self.refused = namespaces.build(os.path.join(self.folder, "root"), writable=self.folder, **wanted)
             os.chdir(self.folder)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from adapters.schedulers import kinds
+from adapters.schedulers.confinement import Confinement
 from adapters.schedulers.planner import PlannerSource
 from adapters.schedulers.process import ProcessSource
 from adapters.schedulers.recorded import RecordedSource
@@ -55,3 +57,14 @@ def open_scheduler(
         source.close()
         raise
     return source
+
+
+def confinement_here() -> Confinement:
+    """What confinement takes hold of a scheduler on this machine: one is started, to see."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "probe.py"
+        path.write_text("def decide(obs):\n    return True\n")
+        source = open_scheduler(str(path))
+        source.close()
+    assert isinstance(source, ProcessSource) and source.confinement is not None
+    return source.confinement

@@ -15,6 +15,7 @@ from adapters.schedulers.process import ProcessRun, ProcessSource, message
 from protocol.errors import BadInput, SchedulerError
 from protocol.merging.schedule import Schedule
 from protocol.workload.slo import Slo
+from protocol.workload.trace import whole
 
 if TYPE_CHECKING:
     from protocol.merging.corridor import Corridor
@@ -114,7 +115,8 @@ class PlannerSource(ProcessSource):
             raise SchedulerError(f"{self.name}: plan answered {wire.short(said)}; expected a Schedule") from None
         if not len(fields["start_ns"]):
             fields["busy_ns"] = np.empty((0, n_islands), np.int64)
-        return Schedule(**fields)
+        fragment = whole(self.name, "fragment", fields["fragment"], "i2")
+        return Schedule(fields["start_ns"], fields["busy_ns"], fragment)
 
 
 def _whole(values: Any) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -51,11 +51,11 @@ def serve(pipe: Pipe, name: str, value: object, request: dict[str, Any]) -> bool
 
     def ask(question: dict[str, object]) -> dict[str, Any]:
         pipe.send(wire.dumps(question))
-        return json.loads(next(lines))  # type: ignore[no-any-return]
+        return dict(json.loads(next(lines)))
 
-    given = {"sidecar": None, "slo": None}
+    given: dict[str, object] = {"sidecar": None, "slo": None}
     if asked["slo"] is not None:
-        given = {"sidecar": PricedTrace(trace, ask), "slo": Slo.parse(asked["slo"])}  # type: ignore[dict-item]
+        given = {"sidecar": PricedTrace(trace, ask), "slo": Slo.parse(asked["slo"])}
     signal.setitimer(signal.ITIMER_REAL, float(asked["within_s"]))
     try:
         planner = loading.construct(name, value, request["seed_words"], given)

@@ -366,7 +366,7 @@ class ProcessSource:
             "process_limit": _PROCESS_LIMIT,
             "without": sorted(WITHOUT),
             "clock_shift_s": self.clock_shift_s,
-            "readable": sorted({os.path.realpath(p) for p in (*self._readable(), *self._files)}),
+            "readable": sorted({os.path.realpath(p) for p in (*self._readable(), *map(str, self._files))}),
             "listable": [*self._listable(), str(Path(protocol.__path__[0]).parent)],
             "writable": [os.path.join(scratch, "tmp")],
             "scratch": scratch,

@@ -178,7 +178,7 @@ def _serve(request: dict[str, Any], pipe: Pipe, clock: Clock | None) -> None:
         code = getattr(value, "decide", value)
         code = getattr(getattr(code, "__func__", code), "__code__", None)
         words = request["seed_words"]
-        decide = None if planner else loading.construct(target["attribute"], value, words)
+        built: Any = None if planner else loading.construct(target["attribute"], value, words)
     except loading.Refused as refused:
         pipe.send(wire.dumps(refused.report))
         return
@@ -195,7 +195,7 @@ def _serve(request: dict[str, Any], pipe: Pipe, clock: Clock | None) -> None:
 
         served = planning.serve(pipe, target["attribute"], value, request)
     else:
-        served = _answer(pipe, getattr(decide, "decide", decide), request, number, clock)
+        served = _answer(pipe, getattr(built, "decide", built), request, number, clock)
     if served:
         bye = {"type": "bye", "sources": loading.loaded_files(before), "opened": sorted(opened)}
         pipe.send(wire.dumps(bye))

@@ -263,7 +263,8 @@ def _other_price(sidecar: LoadedSidecar, schedule: Schedule, replayed: Measureme
 
 def _probes(plan: Plan, setting: Setting, seed: int, workload: Workload, policy: Rollout) -> tuple[Probe, ...]:
     if seed == 0:  # once a regime in a new process, where the system puts everything elsewhere
-        _contender(plan.open_contender).close()
+        contender = _contender(plan.open_contender)
+        getattr(contender, "restart", contender.close)()  # closing would show the log to the runs that follow
     again = place(plan, setting, seed, workload, load(plan, setting, seed, workload))
     found = [Probe("determinism", None, _decided_otherwise(policy, again, setting.corridor.horizon_ns))]
     if _contender(plan.open_contender).kind != "scheduler":

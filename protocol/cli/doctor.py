@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from adapters.cores import AUTO, Cores, asked, available, named, taken
+from adapters.schedulers.opening import confinement_here
 from adapters.sidecars.engine import healthy
 from adapters.sidecars.identity import host_facts
 from adapters.sidecars.probing import base_of
@@ -63,6 +64,7 @@ def facts(sidecar: str | None, executable: str | None) -> dict[str, object]:
         "engine": executable if executable and os.access(executable, os.X_OK) else shutil.which("vllm"),
         "server": sidecar if sidecar and healthy(base_of(sidecar)) else None,
         "shipped calibrations": ", ".join(sorted(shipped_calibrations())) or None,
+        "schedulers are confined by": str(confinement_here()),
         "client (aiohttp)": _version("aiohttp"),
         "learner (torch)": _version("torch"),
         "signatures (cryptography)": _version("cryptography"),
