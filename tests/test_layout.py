@@ -19,11 +19,11 @@ LONG_ON_PURPOSE = {("adapters/sidecars/kernel.py", "serve")}
 TO_BE_CUT = {
     "adapters/schedulers/host.py",
     "adapters/schedulers/process.py",
-    "protocol/gates/envelope.py",
     "protocol/stats/envelope.py",
     "protocol/stats/gains.py",
     "protocol/stats/predicted.py",
     "tests/adapters/schedulers/test_scheduler_process.py",
+    "tests/zoo/test_cheats.py",
 }
 
 
@@ -52,7 +52,7 @@ def test_no_module_and_no_function_is_long() -> None:
     names = tracked()
     assert len(names) > 200
     assert [line for name in names if name not in TO_BE_CUT for line in long_parts(name)] == []
-    assert sorted(TO_BE_CUT) == sorted(name for name in TO_BE_CUT if name in names and long_parts(name)), "strike these"
+    assert {name for name in TO_BE_CUT if name not in names or not long_parts(name)} == set(), "strike these"
 
 
 def test_basenames_of_test_files_are_unique() -> None:
