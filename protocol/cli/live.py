@@ -164,7 +164,8 @@ class Asked:
         s, j = self.session, self.judging
         shape = {key: getattr(s, key) for key in ("segment_s", "settle_s", "warm_up_s", "rate_scale", "scrape_s")}
         return {
-            "alpha": j.alpha, "min_effect_pp": j.min_effect, "bounded": j.bounded, **({"unconfined": True} if j.unconfined else {}), "draws": 1, "margin_pp": s.margin,
+            "alpha": j.alpha, "min_effect_pp": j.min_effect, "bounded": j.bounded, "draws": 1, **({"unconfined": True} if j.unconfined else {}),
+            "margin_pp": s.margin,
             "idle": sum(arm == NO_SYNC for arm, _ in BALANCED),
             "live": {**shape, "decision_timeout_s": s.decision_timeout},
         }  # fmt: skip
