@@ -82,7 +82,7 @@ def place(
     """One run of the contender: a fresh scheduler with the seed's own random stream."""
     contender = _contender(plan.open_contender)
     stream = (plan.root_seed, "scheduler", setting.name, seed)
-    words = seeds.words(*stream)
+    words = seeds.words(*stream, secret=plan.secret)
     if contender.kind != "scheduler":
         if setting.peers is not None:
             expected = "a scheduler: planners and merge logs name no groups"

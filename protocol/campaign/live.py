@@ -45,6 +45,7 @@ class SessionPlan:
 
     regime : name, which takes part in the random streams.  span_ns : length of a replay, the corridor's horizon and
     what the trace goes on after it.  settle_s : seconds without requests or merges between two replays.
+    secret : as in `Plan`.
     """
 
     regime: str
@@ -55,6 +56,7 @@ class SessionPlan:
     n_blocks: int
     span_ns: int
     settle_s: float
+    secret: bytes = b""
 
     def __post_init__(self) -> None:
         if self.corridor.feasible_budgets()[0] < 1:
@@ -164,7 +166,7 @@ def _serve(
 
 
 def _words(plan: SessionPlan, block: int) -> tuple[int, ...]:
-    return seeds.words(plan.root_seed, "scheduler", plan.regime, block)
+    return seeds.words(plan.root_seed, "scheduler", plan.regime, block, secret=plan.secret)
 
 
 def _asked_again(plan: SessionPlan, source: SchedulerSource, policy: Replay) -> str | None:

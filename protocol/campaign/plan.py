@@ -79,6 +79,7 @@ class Plan:
         its claims are lost (Besag and Clifford 1991); what is certified is certified on all draws.
     control_draws : own-gaps and shifted placements a seed.
     probes : altered futures a seed.
+    secret : of a fresh root, mixed into the scheduler's own stream, from which the root could be found by trying.
     """
 
     open_contender: Callable[[], Contender]
@@ -88,6 +89,7 @@ class Plan:
     control_draws: int = 99
     probes: int = 1
     sequential: bool = False
+    secret: bytes = b""
 
     @property
     def batches(self) -> tuple[int, ...]:

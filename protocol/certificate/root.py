@@ -27,6 +27,15 @@ class Root:
     origin: Literal["public", "given", "fresh"]
     nonce: str | None = None
 
+    @property
+    def secret(self) -> bytes:
+        """What of a fresh root no scheduler can find by trying."""
+        return secret_of(self.nonce)
+
+
+def secret_of(nonce: str | None) -> bytes:
+    return b"" if nonce is None else hashlib.sha256(f"scheduler's stream {nonce}".encode()).digest()
+
 
 def derived(contender_digest: str, registration_digest: str | None, nonce: str) -> int:
     """A whole number below 2^48 from what was fixed before and a nonce."""

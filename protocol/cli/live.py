@@ -137,7 +137,7 @@ class Asked:
         setting = replace(setting, n_seeds=s.blocks)
         plan = live.SessionPlan(
             setting.name, setting.corridor, setting.learner, setting.worlds, root.seed, s.blocks,
-            seconds_to_ns(s.segment_s), s.settle_s,
+            seconds_to_ns(s.segment_s), s.settle_s, root.secret,
         )  # fmt: skip
         measured = None if s.calibration is None else sound(s.calibration)
         engine = identity.server_version(self.url)
@@ -164,8 +164,8 @@ class Asked:
         s, j = self.session, self.judging
         shape = {key: getattr(s, key) for key in ("segment_s", "settle_s", "warm_up_s", "rate_scale", "scrape_s")}
         return {
-            "alpha": j.alpha, "min_effect_pp": j.min_effect, "bounded": j.bounded, "draws": 1, **({"unconfined": True} if j.unconfined else {}),
-            "margin_pp": s.margin,
+            "alpha": j.alpha, "min_effect_pp": j.min_effect, "bounded": j.bounded, "draws": 1,
+            **({"unconfined": True} if j.unconfined else {}), "margin_pp": s.margin,
             "idle": sum(arm == NO_SYNC for arm, _ in BALANCED),
             "live": {**shape, "decision_timeout_s": s.decision_timeout},
         }  # fmt: skip

@@ -19,6 +19,7 @@ from protocol.certificate import signature, version_1
 from protocol.certificate.model import Certificate, Head, RegimePart, plain, versions
 from protocol.certificate.preregistration import fixed_part
 from protocol.certificate.reading import CERTIFICATE, RAW, VERSION_1, read_certificate, read_json
+from protocol.certificate.root import secret_of
 from protocol.certificate.verify import differences, verify
 from protocol.cli import learning, options
 from protocol.cli.pages import REPORT, differing_pages, draw_into, write_folder, write_pages
@@ -163,7 +164,7 @@ class _Again:
             log = str(Path(temporary) / "scheduler.log")
             plan = Plan(
                 partial(contender_opener, self.scheduler, log, hidden), self.scheduler, asked.root_seed, asked.draws,
-                asked.control_draws, asked.probes, asked.sequential,
+                asked.control_draws, asked.probes, asked.sequential, secret_of(asked.nonce),
             )  # fmt: skip
             contender = describe_contender(contender_opener(self.scheduler, "", hidden), [s for s, _ in worlds])
             head = self._head(contender, [described for _, described in worlds])
