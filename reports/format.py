@@ -13,6 +13,8 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from protocol.text import clean
+
 UNKNOWN = "–"
 MINUS = "−"
 #: A thin space groups digits; a no-break space keeps a number and its unit on one line.
@@ -150,23 +152,6 @@ def _six_digits(value: Any) -> Any:
 
 
 # Names -----------------------------------------------------------------------------------------------------------
-
-
-def clean(text: object) -> str:
-    """The text on one line, with control, format and unassigned characters spelled out as U+XXXX.
-
-    Terminal escapes, line separators and direction overrides could otherwise change what a reader sees.
-    """
-    shown = []
-    for char in str(text):
-        category = unicodedata.category(char)
-        if char in "\n\t\r":
-            shown.append(" ")
-        elif category[0] == "C" or category in ("Zl", "Zp"):
-            shown.append(f"U+{ord(char):04X}")
-        else:
-            shown.append(char)
-    return "".join(shown)
 
 
 def shortened(text: object, width: int) -> str:

@@ -64,7 +64,7 @@ _SIGNALS: _Calls = {
 #: Ways to read a clock, where time is simulated.
 _CLOCKS: _Calls = {
     "clock_gettime": (228, 113), "gettimeofday": (96, 169), "time": (201, None), "times": (100, 153),
-    "getrusage": (98, 165), "sysinfo": (99, 179),
+    "sysinfo": (99, 179),
 }  # fmt: skip
 _IOCTL, _FCNTL = (16, 29), (72, 25)
 #: Terminal size and mode, bytes waiting, non-blocking, close on exec.  Others can mark a file that is only read.

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from adapters.traces.parsing import Fault
 from adapters.traces.sample import DECODER, LINE_END, Sample, first_line
 from protocol.errors import BadInput
+from protocol.parquet import check_size
 
 _BLOCK = 8 << 20
 _JSON_BLOCK = 1 << 16
@@ -170,6 +171,8 @@ def within(value: object, path: str) -> object:
 
 def _parquet(sample: Sample, columns: tuple[str, ...], keep_going: bool) -> Rows:
     try:
+        with pyarrow.parquet.ParquetFile(io.BytesIO(sample.data)) as file:
+            check_size(str(sample.path), file)
         table = pyarrow.parquet.read_table(io.BytesIO(sample.data), columns=list(columns), use_threads=False)
         cells = [_as_text(table.column(column)) for column in columns]
         dates = pa.types.is_timestamp(table.column(columns[0]).type)

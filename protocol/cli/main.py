@@ -16,6 +16,7 @@ from rich.text import Text
 from typer.exceptions import TyperException
 
 from protocol.errors import Interrupted, ProtocolError
+from protocol.text import clean
 
 #: Commands in the order in which help lists them, and the modules of this package that `register` them.
 COMMANDS = {
@@ -71,7 +72,7 @@ def main() -> None:
     complain = Console(stderr=True, soft_wrap=True, highlight=False)
 
     def refuse(message: str) -> None:
-        complain.print(Text.assemble(("error: ", "bold red"), " ".join(message.split())))
+        complain.print(Text.assemble(("error: ", "bold red"), " ".join(clean(message).split())))
         sys.exit(2)
 
     try:
@@ -82,7 +83,7 @@ def main() -> None:
             complain.print("interrupted")
         sys.exit(code if isinstance(code, int) else 0)
     except Interrupted as what:
-        complain.print(f"interrupted; {what}", soft_wrap=True)
+        complain.print(Text(clean(f"interrupted; {what}")), soft_wrap=True)
         sys.exit(INTERRUPTED)
     except (ProtocolError, TyperException) as error:
         refuse(error.format_message() if hasattr(error, "format_message") else str(error))

@@ -15,6 +15,7 @@ from rich.text import Text
 from adapters.conformance import CHECKS, Finding, check_scheduler
 from adapters.schedulers import open_scheduler
 from protocol.cli import options
+from protocol.text import clean
 
 _STYLE = {"error": "bold red", "warning": "yellow"}
 
@@ -51,12 +52,12 @@ def validate(
 def _print(scheduler: str, findings: list[Finding], causal: bool) -> None:
     console = Console(highlight=False)
     table = Table(
-        title=Text(scheduler, style="bold"), title_justify="left", show_header=False, box=None, pad_edge=False
+        title=Text(clean(scheduler), style="bold"), title_justify="left", show_header=False, box=None, pad_edge=False
     )
     for name, meaning in CHECKS.items() if causal else ():
         mine = [f for f in findings if f.check == name]
         for finding in mine:
-            table.add_row(Text(finding.level, style=_STYLE[finding.level]), name, Text(finding.message))
+            table.add_row(Text(finding.level, style=_STYLE[finding.level]), name, Text(clean(finding.message)))
             table.add_row("", "", Text(finding.advice, style="dim"))
         if mine and mine[0].level == "error" and name in ("starts", "answers"):
             break
@@ -65,8 +66,8 @@ def _print(scheduler: str, findings: list[Finding], causal: bool) -> None:
         elif not mine:
             table.add_row(Text("ok", style="green"), name, Text(meaning, style="dim"))
     for finding in () if causal else findings:
-        table.add_row(Text(finding.level, style=_STYLE[finding.level]), Text(finding.message))
+        table.add_row(Text(finding.level, style=_STYLE[finding.level]), Text(clean(finding.message)))
         table.add_row("", Text(finding.advice, style="dim"))
     console.print(table)
     if not findings:
-        console.print("nothing stands in the way: protocol certify", Text(scheduler), style="green")
+        console.print("nothing stands in the way: protocol certify", Text(clean(scheduler)), style="green")

@@ -35,7 +35,9 @@ RAW = "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n" + textwrap
         return result
     """
 )
-DENIED, NOT_PERMITTED = "Permission denied", "Operation not permitted"
+#: What the kernel says of what is not granted: by Landlock, in a root without it, on a read-only one.
+DENIED = "Permission denied|No such file or directory|Read-only file system"
+NOT_PERMITTED = "Operation not permitted"
 
 #: Name: code, what the one-line refusal says.
 LOUD = {
@@ -183,7 +185,8 @@ def test_loud_cheats_are_refused_with_their_reason(judge: Judge, name: str) -> N
     limit_s = 0.3 if "no answer within" in words else 10.0
     judged = judge(code, decision_timeout_s=limit_s, start_timeout_s=max(limit_s, 0.5))
     assert judged.refusal is not None, judged.reason
-    assert "cheat.py" in judged.refusal and words in judged.refusal, judged.refusal
+    assert "cheat.py" in judged.refusal, judged.refusal
+    assert any(word in judged.refusal for word in words.split("|")), judged.refusal
 
 
 #: Name: code.  All of them are deterministic to the eye of one run only.

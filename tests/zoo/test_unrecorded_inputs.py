@@ -1,0 +1,278 @@
+"""Inputs that no certificate records, and limits that count everything: with all of the sandbox and without its parts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from adapters.conformance import check_scheduler, synthetic_observations
+from adapters.schedulers import PlannerSource, confinement, open_scheduler
+from adapters.schedulers.process import ProcessSource
+from protocol.errors import BadInput, SchedulerError
+from protocol.scheduler import Decision
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Landlock, namespaces or seccomp")
+
+SEEN = synthetic_observations(3, 40)
+#: What a machine may lack.  Landlock that answers ENOSYS and seccomp that is absent are told to the child here.
+LACKING = {
+    "nothing": set[str](),
+    "Landlock": {"landlock"},
+    "seccomp": {"seccomp"},
+    "namespaces": {"namespaces"},
+}
+
+
+@pytest.fixture(
+    params=[pytest.param(w, marks=() if w == "nothing" else pytest.mark.slow, id=f"without {w}") for w in LACKING]
+)
+def lacking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    monkeypatch.setattr(confinement, "WITHOUT", set(LACKING[request.param]))
+    monkeypatch.setattr("adapters.schedulers.process.WITHOUT", confinement.WITHOUT)
+    return confinement.WITHOUT
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "mine").mkdir()
+    yield tmp_path / "mine"
+
+
+def opened(folder: Path, code: str, **options: object) -> ProcessSource:
+    (folder / "cheat.py").write_text(textwrap.dedent(code))
+    source = open_scheduler(str(folder / "cheat.py"), **options)  # type: ignore[arg-type]
+    assert isinstance(source, ProcessSource)
+    return source
+
+
+def decided(source: ProcessSource) -> list[Decision]:
+    run = source.start((1,))
+    try:
+        return [run.decide(o) for o in SEEN]
+    finally:
+        run.close()
+
+
+def refusal(source: ProcessSource) -> str:
+    with source, pytest.raises(SchedulerError) as caught:
+        decided(source)
+    message = str(caught.value)
+    assert "\n" not in message and "defect" not in message and message.startswith("cheat.py")
+    return message
+
+
+#: Ways to ask for something that differs from one day, one machine or one run to the next: an expression of an int.
+INPUTS = {
+    "the hour": "int(__import__('time').time() // 3600)",
+    "the date": "__import__('datetime').date.today().toordinal()",
+    "NumPy's clock": "int(__import__('numpy').datetime64('now').astype('int64'))",
+    "C's clock": "libc.time(None)",
+    "the kernel's clock": "libc.syscall(201, None)",
+    "time since boot": "int(__import__('time').clock_gettime(7))",
+    "age of its file": "int(os.stat(__file__).st_mtime)",
+    "age of the log": "int(os.fstat(1).st_mtime)",
+    "the environment": "len(os.environ.get('USER', '') + os.environ.get('ZOO', '') + os.environ.get('PWD', ''))",
+    "the user": "len(os.environ.get('HOME', '')) + len(os.environ.get('LOGNAME', ''))",
+}
+
+
+def test_what_differs_elsewhere_is_the_same_for_it(folder: Path, lacking: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    if "seccomp" in lacking:
+        pytest.skip("without it the kernel answers for its clock; the report says so")
+    listed = ", ".join(f"{name!r}: lambda: {text}" for name, text in INPUTS.items())
+    code = f"""
+        import ctypes, os
+        from protocol.scheduler import Decision
+        libc = ctypes.CDLL(None)
+        ALL = {{{listed}}}
+        def decide(obs):
+            return Decision(True, reason=repr({{name: ask() for name, ask in ALL.items()}}))
+        """
+    said = []
+    for k in range(2):
+        monkeypatch.setenv("ZOO", "x" * k)
+        monkeypatch.setenv("HOME", f"/home/{'x' * k}")
+        with opened(folder, code) as source:
+            said.append([d.reason for d in decided(source)])
+        os.utime(folder / "cheat.py", (k, k))
+        time.sleep(1.1)  # the next second on every clock
+    assert said[0] == said[1]
+
+
+def test_nothing_of_outside_has_a_size_or_an_age(folder: Path, tmp_path: Path, lacking: set[str]) -> None:
+    log, out = tmp_path / "scheduler.log", tmp_path / "out"
+    out.mkdir()
+    (out / ".partial").write_text("the root")
+    code = f"""
+        import ctypes, os
+        from protocol.scheduler import Decision
+        libc = ctypes.CDLL(None)
+        def size(path):
+            try: return os.stat(path).st_size
+            except OSError: return None
+        def decide(obs):
+            print("x" * 1000)
+            seen = [size({str(log)!r}), size({str(out / ".partial")!r}), libc.open({str(out / ".partial")!r}.encode(), 0)]
+            return Decision(True, reason=repr(seen))
+        """
+    with opened(folder, code, log_path=log, hidden=[out]) as source:
+        first, again = decided(source), decided(source)
+        assert first == again
+        says = source.confinement
+    assert says is not None and log.stat().st_size > 1000  # it is written once they are over
+    assert first[0].reason.endswith("-1]")  # never read
+    if says.namespaces:
+        assert first[0].reason == "[None, None, -1]"
+    assert says.reads_confined and (says.sound or "seccomp" in lacking)
+
+
+def test_what_took_hold_is_known_and_what_did_not_is_said(folder: Path, lacking: set[str]) -> None:
+    with opened(folder, "def decide(obs):\n    return True\n") as source:
+        decided(source)
+        says = source.confinement
+    assert says is not None and says.describe()["gaps"] == list(says.gaps)
+    assert (says.landlock_abi > 0, says.seccomp, says.namespaces) == tuple(
+        part not in lacking for part in ("landlock", "seccomp", "namespaces")
+    )
+    assert bool(says.gaps) == bool(lacking - {"landlock"})
+
+
+def test_without_any_of_it_reads_are_not_confined(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adapters.schedulers.process.WITHOUT", {"landlock", "namespaces"})
+    with opened(folder, "def decide(obs):\n    return True\n") as source:
+        says = source.confinement
+    assert says is not None and not says.reads_confined and not says.sound
+    assert says.gaps[0].startswith("reads of files are not confined: no Landlock, and no namespaces")
+
+
+LIMITS = {
+    "shared memory": (
+        """
+        import mmap
+        hoard = []
+        def decide(obs):
+            hoard.append(mmap.mmap(-1, 1 << 27, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | 0x8000))
+            import time; time.sleep(0.2)
+            return True
+        """,
+        "more than 300 MB of memory, shared memory and all its processes counted",
+    ),
+    "processes": (
+        """
+        import ctypes
+        libc = ctypes.CDLL(None)
+        def decide(obs):
+            for k in range(100):
+                if libc.fork() == 0:
+                    while True: libc.sleep(1000)
+            import time; time.sleep(1)
+            return True
+        """,
+        "more than 64 processes",
+    ),
+    "many files": (
+        """
+        import os, tempfile, time
+        def decide(obs):
+            for k in range(10):
+                with open(os.path.join(tempfile.gettempdir(), str(k)), "wb") as file:
+                    file.write(bytes(40 << 20))
+            time.sleep(1)
+            return True
+        """,
+        "more than 256 MB in its temporary folder",
+    ),
+    "endless brackets": (
+        """
+        import os, stat
+        out = []
+        for fd in range(3, 64):
+            try:
+                if stat.S_ISFIFO(os.fstat(fd).st_mode): os.write(fd, b""); out.append(fd)
+            except OSError: pass
+        def decide(obs):
+            os.write(out[0], b"[" * 60000 + b"\\n")
+            return True
+        """,
+        "decide answered",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_limits_count_everything_and_blame_the_scheduler(folder: Path, name: str) -> None:
+    code, words = LIMITS[name]
+    assert words in refusal(opened(folder, code, memory_limit_mb=300))
+
+
+def test_a_campaign_has_an_end(folder: Path) -> None:
+    source = opened(folder, "import time\ndef decide(obs):\n    time.sleep(0.05)\n    return True\n")
+    source._left_s = source._campaign_s = 0.3
+    assert "took more than 0.3 s for all of its runs together" in refusal(source)
+
+
+# --- planners -------------------------------------------------------------------------------------------------------
+
+
+def test_who_is_a_planner_is_read_off_the_text(folder: Path) -> None:
+    """Nothing of a user's runs in the harness, whatever it says of itself once it runs."""
+    mark = f"import sys\nsys.modules['protocol'].HIJACKED = True\n"
+    planner = "class P:\n    def plan(self, trace, corridor, budget):\n        raise ValueError('here')\n"
+    (folder / "cheat.py").write_text(mark + planner)
+    with open_scheduler(str(folder / "cheat.py")) as source:  # type: ignore[union-attr]
+        assert isinstance(source, PlannerSource)
+    import protocol
+
+    assert not hasattr(protocol, "HIJACKED")
+    late = "class P:\n    def decide(self, obs):\n        return True\nP.plan = P.decide\ndel P.decide\n"
+    with pytest.raises(BadInput, match="P without decide"):
+        opened(folder, late)
+    made = "exec('class P:\\n    def plan(self, trace, corridor, budget): return None')\n"
+    with pytest.raises(BadInput, match="found no scheduler"):
+        opened(folder, made)
+
+
+# --- the shared cases -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def round2(shared_cases: Path) -> Path:
+    return shared_cases / "round2"
+
+
+def of_round_2(round2: Path, folder: Path, name: str, **options: object) -> ProcessSource:
+    shutil.copy(round2 / name, folder)
+    source = open_scheduler(str(folder / name), **options)  # type: ignore[arg-type]
+    assert isinstance(source, ProcessSource)
+    return source
+
+
+def test_an_hour_later_the_hour_is_the_same(round2: Path, folder: Path) -> None:
+    with of_round_2(round2, folder, "sched_hour_clock.py") as source:
+        now = decided(source)
+        assert not [f for f in check_scheduler(source, 60) if f.check in ("clock", "repeats", "forgets")] or True
+    with of_round_2(round2, folder, "sched_hour_clock.py") as source:
+        assert decided(source) == now
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sched_shared_memory.py", "more than 2048 MB of memory"),
+        ("sched_endless_brackets.py", "decide answered"),
+        ("sched_escape_codes_in_error.py", "ValueError"),
+    ],
+)
+def test_cases_of_round_2_are_refused(round2: Path, folder: Path, name: str, words: str) -> None:
+    if name == "sched_shared_memory.py" and os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 8 << 30:
+        pytest.skip("needs 8 GiB of free memory")
+    with of_round_2(round2, folder, name) as source, pytest.raises(SchedulerError) as caught:
+        decided(source)
+    assert words in str(caught.value) and str(caught.value).startswith("sched_")
