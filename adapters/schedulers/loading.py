@@ -104,17 +104,24 @@ def choose(module: ModuleType, attribute: str, kind: str) -> object:
     return value
 
 
-def construct(name: str, value: object, words: list[int], given: dict[str, object] | None = None) -> Any:
+def construct(
+    name: str, value: object, words: list[int], asked_for: dict[str, object], given: dict[str, object] | None = None
+) -> Any:
     """A fresh scheduler, or its function of one observation.
 
-    given : what a planner's constructor may name beside `rng`.
+    asked_for : arguments from the command line.  given : what a planner's constructor may name beside `rng`.
     """
     factory: Any = value
     if not inspect.isclass(value) and not inspect.isfunction(value):
+        if asked_for:
+            raise Refused(bad="signature", found=f"{name}, which is made already", expected="no arguments for it")
         return factory
     parameters = inspect.signature(factory).parameters
     offered = {"rng": np.random.Generator(np.random.PCG64(np.random.SeedSequence(words))), **(given or {})}
-    arguments = {key: thing for key, thing in offered.items() if key in parameters}
+    wrong = [key for key in asked_for if key not in parameters or key in offered]
+    if wrong:
+        raise Refused(bad="signature", found=f"{name}({', '.join(parameters)})", expected=f"a parameter {wrong[0]}")
+    arguments = {**{key: thing for key, thing in offered.items() if key in parameters}, **asked_for}
     free = [
         p.name
         for p in parameters.values()

@@ -8,6 +8,8 @@ from typing import Any
 
 from protocol.errors import BadInput
 
+#: What a constructor may be given on the command line.
+Argument = None | bool | int | float | str
 FORM = "FILE:Class(name=value, ...) with numbers, texts, True, False or None"
 _MOST_CHARACTERS = 10_000
 

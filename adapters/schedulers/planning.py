@@ -58,7 +58,7 @@ def serve(pipe: Pipe, name: str, value: object, request: dict[str, Any]) -> bool
         given = {"sidecar": PricedTrace(trace, ask), "slo": Slo.parse(asked["slo"])}
     signal.setitimer(signal.ITIMER_REAL, float(asked["within_s"]))
     try:
-        planner = loading.construct(name, value, request["seed_words"], given)
+        planner = loading.construct(name, value, request["seed_words"], request["target"]["arguments"], given)
         said = _plain(planner.plan(trace, Corridor(**asked["corridor"]), asked["budget"]))
     except loading.Refused as refused:
         pipe.send(wire.dumps(refused.report))

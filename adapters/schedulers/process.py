@@ -348,9 +348,10 @@ class ProcessSource:
         target = self.target
         file = str(target.file) if target.file else None
         attribute = self.offer.attribute if self.offer else target.attribute or "decide"
+        named = {"file": file, "module": target.module, "attribute": attribute, "arguments": dict(target.arguments)}
         return {
             "type": "start",
-            "target": {"file": file, "module": target.module, "attribute": attribute},
+            "target": named,
             "kind": self.offer.kind if self.offer else "scheduler",
             "command": list(target.command) if target.command else None,
             "folder": str(target.folder),

@@ -178,7 +178,7 @@ def _serve(request: dict[str, Any], pipe: Pipe, clock: Clock | None) -> None:
         code = getattr(value, "decide", value)
         code = getattr(getattr(code, "__func__", code), "__code__", None)
         words = request["seed_words"]
-        built: Any = None if planner else loading.construct(target["attribute"], value, words)
+        built: Any = None if planner else loading.construct(target["attribute"], value, words, target["arguments"])
     except loading.Refused as refused:
         pipe.send(wire.dumps(refused.report))
         return

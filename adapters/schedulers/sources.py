@@ -9,9 +9,10 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from adapters.schedulers.parameters import Argument, split_parameters
 from protocol import registry
 from protocol.errors import BadInput
 
@@ -24,7 +25,10 @@ _MOST_VISITED, _MOST_SOURCE = 5000, 4 << 20
 _PROSE = (".md", ".rst", ".log", ".ipynb")
 _SKIPPED = ("__pycache__", "node_modules")
 _IMPORTERS = ("exec", "eval", "run_path", "run_module", "spec_from_file_location", "exec_module", "walk_packages")
-FORMS = "FILE.py, FILE.py:Class, package.module:attribute, cmd:COMMAND, a merge log (.jsonl, .csv) or a name"
+FORMS = (
+    "FILE.py, FILE.py:Class, FILE.py:Class(name=value), package.module:attribute, cmd:COMMAND, a merge log (.jsonl, .csv) "
+    "or a name"
+)
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Target:
     """A scheduler's code: a file, a module or a command.
 
     folder : the scheduler's own folder; import_path : what comes first on its import path.
+    arguments : of its constructor, from the command line.
     """
 
     name: str
@@ -41,6 +46,7 @@ class Target:
     module: str | None = None
     attribute: str | None = None
     command: tuple[str, ...] | None = None
+    arguments: tuple[tuple[str, Argument], ...] = ()
 
     def entry(self) -> Path | None:
         """The file in which the scheduler's code begins."""
@@ -120,6 +126,8 @@ def digest(target: Target, files: Iterable[Path], environment: Mapping[str, str]
     if target.command is not None:
         words = [os.path.relpath(w, target.folder) if Path(w) in known else w for w in target.command[1:]]
         sha.update(repr([os.path.basename(target.command[0]), *words]).encode() + b"\n")
+    if target.arguments:
+        sha.update(f"{target.arguments!r}\n".encode())
     sha.update(f"{target.module} {target.attribute}\n{sorted(environment.items())!r}\n".encode())
     for path in sorted(known):
         data = path.read_bytes()
@@ -130,6 +138,15 @@ def digest(target: Target, files: Iterable[Path], environment: Mapping[str, str]
 
 def resolve(spec: str) -> Target:
     """What `spec` means.  Raises BadInput when it is no form of scheduler or its file does not exist."""
+    plain, arguments = split_parameters(spec)
+    target = _resolve(plain)
+    if not arguments:
+        return target
+    name = f"{target.name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+    return replace(target, name=name, arguments=tuple(arguments.items()))
+
+
+def _resolve(spec: str) -> Target:
     if not spec:
         raise BadInput("scheduler", "nothing", FORMS)
     if spec.startswith("cmd:"):
