@@ -213,8 +213,7 @@ def shortened(regime: Regime, segment_s: float, rate_scale: float) -> Regime:
     if regime.islands != 1:
         raise BadInput("--regime", f"{regime.islands} islands", "1: one server serves one island")
     cooldown_s = min(regime.cooldown_s, segment_s * MOST_COOLDOWN)
-    arrivals = replace(
-        regime.arrivals,
+    arrivals = regime.arrivals.replace(
         rate_per_s=regime.arrivals.rate_per_s * rate_scale,
         busy_rate_per_s=regime.arrivals.busy_rate_per_s * rate_scale,
     )
