@@ -25,7 +25,8 @@ from adapters.sidecars.real import RealSidecar
 from adapters.sidecars.simulated import SidecarModel
 from protocol import seeds
 from protocol.calibration import store as calibrations
-from protocol.calibration.store import IDLE, ON_OFF, Observed
+from protocol.calibration.check import refuse_mismatch
+from protocol.calibration.model import IDLE, ON_OFF, Calibration, CalibrationPlan, CalibrationRun
 from protocol.merging.schedule import Schedule
 from protocol.replay.measurements import SERVED, Measurements
 from protocol.workload.slo import Slo
@@ -63,11 +64,11 @@ def cases(loads: dict[str, float], n: int, horizon_s: float, merge_s: float) -> 
     return found
 
 
-def trace_of(case: Case, horizon_s: float, plan: dict) -> RequestTrace:
+def trace_of(case: Case, horizon_s: float, plan: CalibrationPlan) -> RequestTrace:
     rng = seeds.generator(SEED, "validation", "trace", case.name)
     n = int(rng.poisson(case.rate_per_s * horizon_s))
     arrival = (np.sort(rng.uniform(0, horizon_s, n)) * NS_PER_S).astype(np.int64)
-    prompt, output = rng.choice(plan["prompt_tokens"], n), rng.choice(plan["output_tokens"], n)
+    prompt, output = rng.choice(plan.prompt_tokens, n), rng.choice(plan.output_tokens, n)
     return RequestTrace(arrival, prompt, output, name=case.name)
 
 
@@ -77,7 +78,9 @@ def measures(m: Measurements) -> NDArray[np.float64]:
     return np.array([*np.quantile(served, [0.5, 0.95]), 100 * m.violates(SLO).mean()])
 
 
-def table(found: Sequence[Case], real: Callable[[Case, int], Observed], model: SidecarModel) -> tuple[list[str], bool]:
+def table(
+    found: Sequence[Case], real: Callable[[Case, int], CalibrationRun], model: SidecarModel
+) -> tuple[list[str], bool]:
     """Markdown lines, and whether every bar is held."""
     lines, held = [], True
     for load in dict.fromkeys(case.load for case in found):
@@ -118,29 +121,32 @@ def table(found: Sequence[Case], real: Callable[[Case, int], Observed], model: S
 
 
 def replay_missing(
-    options: argparse.Namespace, calibration: dict, work: Sequence[tuple[Case, int]], kept: dict[str, Observed]
+    options: argparse.Namespace,
+    calibration: Calibration,
+    work: Sequence[tuple[Case, int]],
+    kept: dict[str, CalibrationRun],
 ) -> None:
     """Up to `options.most` of the replays that are not among the kept ones, in random order; each is kept at once."""
-    calibrations.refuse_mismatch(calibration, merge_s=calibration["merge_s"], server=server_version(options.sidecar))
+    refuse_mismatch(calibration.stated(), merge_s=calibration.merge_s, server=server_version(options.sidecar))
     target = Target(options.sidecar, options.model, extra={"detokenize": False})
-    server = RealSidecar(target, MergeLoad.parse(calibration["merge_load"]))
+    server = RealSidecar(target, MergeLoad.parse(calibration.merge_load))
     made = 0
     for k in seeds.generator(SEED, "validation", "order").permutation(len(work)):
         case, i = work[k]
         label = f"{case.name}-{i}"
         if label in kept or made >= options.most:
             continue
-        trace = trace_of(case, options.horizon_s, calibration["plan"])
+        trace = trace_of(case, options.horizon_s, calibration.plan)
         starts = (np.array(case.start_s) * NS_PER_S).astype(np.int64)
-        done = server.replay(trace, Schedule.all_islands(starts, seconds_to_ns(calibration["merge_s"])))
+        done = server.replay(trace, Schedule.all_islands(starts, seconds_to_ns(calibration.merge_s)))
         if done.invalid:
             print(f"{label}: {done.invalid}; made again later")
             continue
         kind = ON_OFF if case.start_s else IDLE
         begin_ns = np.maximum(done.ran_ns[:, 0], 0)
         merges = Schedule(begin_ns, (done.ran_ns[:, 1] - begin_ns)[:, None])
-        kept[label] = Observed(label, kind, case.load, case.rate_per_s, done.rows, merges)
-        calibrations.write(options.out, {}, list(kept.values()))
+        kept[label] = CalibrationRun(label, kind, case.load, case.rate_per_s, done.rows, merges)
+        calibrations.write_runs(options.out, list(kept.values()))
         made += 1
         print(f"{len(kept)} of {len(work)}: {label}", flush=True)
 
@@ -158,7 +164,7 @@ def main() -> None:
     options = asked.parse_args()
     calibration = calibrations.read(options.calibration)
     loads = {f"load-{rate}": float(rate) for rate in options.loads.split(",")}
-    found = cases(loads, options.schedules, options.horizon_s, calibration["merge_s"])
+    found = cases(loads, options.schedules, options.horizon_s, calibration.merge_s)
     work = [(case, i) for case in found for i in (0, 1)]
     stored = calibrations.read_runs(options.out) if (options.out / "merges.parquet").exists() else ()
     kept = {run.label: run for run in stored}
@@ -171,8 +177,8 @@ def main() -> None:
     model = SidecarModel.from_calibration(calibration)
     lines, held = table(found, lambda case, i: kept[f"{case.name}-{i}"], model)
     head = [
-        f"Server: {calibration['server']}; calibration of {calibration['date']}, merge load "
-        f"{calibration['merge_load']}, merges of {calibration['merge_s']:g} s; SLO {SLO}; "
+        f"Server: {calibration.server}; calibration of {calibration.date}, merge load "
+        f"{calibration.merge_load}, merges of {calibration.merge_s:g} s; SLO {SLO}; "
         f"{options.horizon_s:g} s a replay, each schedule twice.",
         "",
         f"Bars: p50 and p95 within {100 * QUANTILE:g} % or the A/A spread, violations within {RATE_PP:g} pp or the A/A "

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from importlib.metadata import EntryPoint, entry_points
 
 from protocol.errors import BadInput
+from protocol.reading import near
 
 GROUPS = ("protocol.schedulers", "protocol.sidecars", "protocol.traces", "protocol.merge_loads")
 
@@ -24,7 +24,5 @@ def load(group: str, name: str) -> object:
     """The plugin called `name`.  Raises BadInput that suggests near names."""
     known = names(group)
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise BadInput(group.removeprefix("protocol."), repr(name), f"one of {', '.join(known)}{hint}")
+        raise BadInput(group.removeprefix("protocol."), repr(name), f"one of {', '.join(known)}{near(name, known, 3)}")
     return known[name].load()

@@ -10,95 +10,38 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from adapters.sidecars.fitting import fit, simulate
 from adapters.sidecars.real import RealSidecar
-from adapters.sidecars.simulated import Calibration, SidecarModel
+from adapters.sidecars.simulated import SidecarModel
 from protocol import seeds
-from protocol.calibration.store import (
+from protocol.calibration.check import rates, summary
+from protocol.calibration.model import (
     IDLE,
+    IDLE_BLOCKS,
     ON_OFF,
     SCHEMA,
     SCHEMA_VERSION,
     SWEEP,
-    Observed,
-    p95_ms,
-    rates,
-    summary,
+    Calibration,
+    CalibrationPlan,
+    CalibrationRun,
+    Provenance,
 )
-from protocol.errors import BadInput, SidecarError
+from protocol.errors import SidecarError
 from protocol.merging.schedule import Schedule
+from protocol.reading import read
 from protocol.replay.measurements import SERVED
-from protocol.workload.trace import NS_PER_S, RequestTrace, seconds_to_ns
+from protocol.workload.trace import RequestTrace
 
 MODERATE, NEAR_KNEE = "moderate", "near the knee"
 #: The knee is the highest swept rate whose p95 is at most this many times the lowest rate's; the loads are its shares.
 KNEE_P95, LOAD_SHARES = 2.0, {MODERATE: 0.35, NEAR_KNEE: 0.85}
 #: An invalid run (late client, merges off schedule) is made again this often.
 ATTEMPTS = 5
-#: Blocks that also hold a run without merges.
-IDLE_BLOCKS = 2
-#: What a slot leaves free after its merge, as a share of the merge.
-_REST = 0.5
-
-
-@dataclass(frozen=True)
-class CalibrationPlan:
-    """rates_per_s : swept.  loads_per_s : the two rates of the on-off runs, or None to take shares of the knee.
-    sweep_s, idle_s : seconds of those runs.  slots : of an on-off run, even.  blocks : on-off runs at either load.
-    prompt_tokens, output_tokens : values drawn from.
-    """
-
-    seed: int
-    merge_s: float
-    rates_per_s: tuple[float, ...]
-    prompt_tokens: tuple[int, ...]
-    output_tokens: tuple[int, ...]
-    loads_per_s: tuple[float, float] | None = None
-    blocks: int = 6
-    slots: int = 4
-    sweep_s: float = 15.0
-    idle_s: float = 40.0
-
-    def __post_init__(self) -> None:
-        if self.blocks < 2 or self.slots < 2 or self.slots % 2:
-            found = f"{self.blocks} blocks of {self.slots} slots"
-            raise BadInput("calibration", found, "two or more blocks, and an even number of slots")
-        if any(rate <= 0 for rate in (*self.rates_per_s, *(self.loads_per_s or ()))):
-            raise BadInput("calibration, rates", str(self.rates_per_s), "rates above 0 requests a second")
-
-    @property
-    def slot_s(self) -> float:
-        return self.merge_s * (1 + _REST)
-
-    @property
-    def on_off_s(self) -> float:
-        """Seconds of an on-off run: its slots, and as much again as one rest at the beginning."""
-        return self.slots * self.slot_s + self.merge_s * _REST
-
-    @property
-    def seconds(self) -> float:
-        """Offered load in all, without the drain and set-up of each run."""
-        return len(self.rates_per_s) * self.sweep_s + 2 * (self.blocks * self.on_off_s + IDLE_BLOCKS * self.idle_s)
-
-    def trace(self, label: str, rate_per_s: float, length_s: float) -> RequestTrace:
-        """Poisson arrivals with independent lengths."""
-        rng = seeds.generator(self.seed, "calibration", label)
-        n = int(rng.poisson(rate_per_s * length_s))
-        arrival = np.sort(rng.uniform(0, length_s, n))
-        prompt, output = rng.choice(self.prompt_tokens, n), rng.choice(self.output_tokens, n)
-        return RequestTrace((arrival * NS_PER_S).astype(np.int64), prompt, output, name=label)
-
-    def merges(self, label: str) -> Schedule:
-        """One merge in each of a random half of the slots."""
-        rng = seeds.generator(self.seed, "calibration", "merges", label)
-        on = np.sort(rng.choice(self.slots, self.slots // 2, replace=False))
-        start_s = self.merge_s * _REST + on * self.slot_s
-        return Schedule.all_islands((start_s * NS_PER_S).astype(np.int64), seconds_to_ns(self.merge_s))
 
 
 def measure(
@@ -106,23 +49,23 @@ def measure(
     plan: CalibrationPlan,
     log: Callable[[str], None] = lambda line: None,
     advance: Callable[[float], None] = lambda seconds: None,
-    kept: Mapping[str, Observed] | None = None,
-    keep: Callable[[Observed], None] = lambda run: None,
-) -> list[Observed]:
+    kept: Mapping[str, CalibrationRun] | None = None,
+    keep: Callable[[CalibrationRun], None] = lambda run: None,
+) -> list[CalibrationRun]:
     """Every run of the plan, on the server.
 
     kept : runs that need not be made again.  keep : called with each new run.
     Raises SidecarError when a run stays invalid, or when the sweep finds no load that the server can serve.
     """
-    runs: list[Observed] = []
+    runs: list[CalibrationRun] = []
     before = dict(kept or {})
 
     def one(
         label: str, kind: str, load: str, rate: float, length_s: float, arrivals: str, merges: Schedule
-    ) -> Observed:
+    ) -> CalibrationRun:
         if label not in before:
             trace = plan.trace(arrivals, rate, length_s)
-            before[label] = Observed(label, kind, load, rate, *_replayed(sidecar, trace, merges, log))
+            before[label] = CalibrationRun(label, kind, load, rate, *_replayed(sidecar, trace, merges, log))
             keep(before[label])
         advance(length_s)
         runs.append(before[label])
@@ -164,29 +107,28 @@ def _replayed(
     raise SidecarError(f"run {trace.name}: invalid {ATTEMPTS} times, last: {done.invalid}")
 
 
-def shares(swept: Sequence[Observed]) -> dict[str, float]:
+def shares(swept: Sequence[CalibrationRun]) -> dict[str, float]:
     """The two loads as shares of the knee.  Raises SidecarError when the lowest rate is already past it."""
-    p95 = {run.rate_per_s: p95_ms(run.measurements.e2e_ns[run.measurements.outcome == SERVED]) for run in swept}
-    slow = p95[min(p95)]
+    p95 = {run.rate_per_s: run.measurements.p95_ms(np.ones(len(run.measurements), bool)) for run in swept}
+    most = KNEE_P95 * p95[min(p95)]
     good = [
         run.rate_per_s
         for run in swept
-        if slow and (found := p95[run.rate_per_s]) and found <= KNEE_P95 * slow
-        and np.mean(run.measurements.outcome == SERVED) >= 0.99
-    ]  # fmt: skip
+        if p95[run.rate_per_s] <= most < np.inf and np.mean(run.measurements.outcome == SERVED) >= 0.99
+    ]
     if not good:
         raise SidecarError(f"no swept rate of {', '.join(f'{r:g}' for r in sorted(p95))} requests/s was served well")
     return {name: round(share * max(good), 1) for name, share in LOAD_SHARES.items()}
 
 
 def conclude(
-    runs: Sequence[Observed],
+    runs: Sequence[CalibrationRun],
     plan: CalibrationPlan,
     limits: SidecarModel,
     facts: Mapping[str, Any],
     intervals: bool = True,
-) -> dict[str, Any]:
-    """The calibration: fitted model with intervals, and per on-off run what G1 reads.
+) -> Calibration:
+    """The calibration, less the digests of its files: fitted model with intervals, and per on-off run what G1 reads.
 
     The simulated side of each run's percentiles comes from a model fitted without that run's half of the on-off runs,
     so that the agreement is a prediction; either half has every other run of each load.  facts : at least "server",
@@ -202,21 +144,23 @@ def conclude(
         halves.append(without)
         rows |= {run.label: {**summary(run, simulate(without, run, plan.seed)), "half": half} for run in held_out}
     whole = fit(runs, limits, plan.seed, intervals, halves)
-    model = replace(whole.model, provenance=Calibration(str(facts["server"]), str(facts["date"])))
-    return {
+    origin = Provenance(server=facts["server"], date=facts["date"])
+    found = {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         **facts,
         "merge_s": plan.merge_s,
-        "plan": {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(plan).items()},
-        "model": {key: value for key, value in asdict(model).items()},
-        "halves": [asdict(half) for half in halves],
-        "intervals": {key: list(limits_) for key, limits_ in whole.interval.items()},
+        "plan": plan.model_dump(),
+        "model": whole.model.replace(provenance=origin).model_dump(),
+        "halves": [half.model_dump() for half in halves],
+        "intervals": whole.interval,
         "residual": whole.residual,
         "sweep": [rates(run) for run in runs if run.kind == SWEEP],
         "idle": [rates(run) for run in runs if run.kind == IDLE],
         "runs": [rows[run.label] for run in on_off],
+        "files": {},
     }
+    return read(Calibration, found, "calibration")
 
 
 def today() -> str:

@@ -17,7 +17,9 @@ from scipy import optimize, stats
 
 from adapters.sidecars.simulated import SidecarModel, SimulatedSidecar
 from protocol import seeds
-from protocol.calibration.store import Observed, read, read_runs, summary
+from protocol.calibration.check import summary
+from protocol.calibration.model import CalibrationRun
+from protocol.calibration.store import read, read_runs
 from protocol.errors import BadInput
 from protocol.replay.measurements import SERVED, Measurements
 
@@ -55,7 +57,7 @@ class Fit:
     residual: float
 
 
-def simulate(model: SidecarModel, run: Observed, seed: int) -> Measurements:
+def simulate(model: SidecarModel, run: CalibrationRun, seed: int) -> Measurements:
     """The run as the model would have served it, under the merges that really ran."""
     rng = seeds.generator(seed, "sidecar", "calibration", run.label)
     return SimulatedSidecar(model).load(run.trace, rng).replay(run.merges)
@@ -69,33 +71,31 @@ def check_simulated(folder: Path) -> Iterator[str]:
     Raises BadInput when the calibration is missing or broken.
     """
     stated, runs = read(folder), read_runs(folder)
-    where, named = str(folder), {run.label: run for run in runs}
-    try:
-        seed, model = stated["plan"]["seed"], SidecarModel.from_calibration(stated)
-        halves = [SidecarModel(**half) for half in stated["halves"]]
-        for row in stated["runs"]:
-            run = named[row["run"]]
-            for key, value in summary(run, simulate(halves[row["half"]], run, seed)).items():
-                if row.get(key) != value:
-                    yield f"{row['run']}, {key}: stated {row.get(key)}, its model says {value}"
-        wanted = [_quantiles(run.measurements) for run in runs]
-        residual, *others = (_residual(m, runs, wanted, seed) for m in (model, *halves))
-        if not np.isclose(residual, stated["residual"], rtol=1e-9):
-            yield f"residual: stated {stated['residual']}, its model says {residual}"
-        if residual > _WORSE * min(others):
-            yield f"model: residual {residual:.4f}, that of a half's model {min(others):.4f}"
-        if stated["intervals"]:
-            again = _intervals(_parameters(model), runs, wanted, model, seed)
-            for key, limits in again.items():
-                if not np.allclose(stated["intervals"][key], limits, rtol=1e-6):
-                    yield f"intervals, {key}: stated {stated['intervals'][key]}, its runs say {list(limits)}"
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise BadInput(f"{where}, plan, halves, runs or intervals", f"{type(error).__name__} {error}",
-                       "as written by protocol calibrate") from None  # fmt: skip
+    seed, model, named = stated.plan.seed, SidecarModel.from_calibration(stated), {run.label: run for run in runs}
+    halves = [SidecarModel.fitted(half, f"{folder}, halves[{i}]") for i, half in enumerate(stated.halves)]
+    for row in stated.runs:
+        if row.run not in named:
+            yield f"runs: {row.run} is stated, and has no rows"
+            continue
+        run, plain = named[row.run], row.plain()
+        for key, value in summary(run, simulate(halves[row.half], run, seed), stated.schema_version).items():
+            if plain.get(key) != value:
+                yield f"{row.run}, {key}: stated {plain.get(key)}, its model says {value}"
+    wanted = [_quantiles(run.measurements) for run in runs]
+    residual, *others = (_residual(m, runs, wanted, seed) for m in (model, *halves))
+    if not np.isclose(residual, stated.residual, rtol=1e-9):
+        yield f"residual: stated {stated.residual}, its model says {residual}"
+    if residual > _WORSE * min(others):
+        yield f"model: residual {residual:.4f}, that of a half's model {min(others):.4f}"
+    if stated.intervals:
+        again = _intervals(_parameters(model), runs, wanted, model, seed)
+        for key in sorted({*again, *stated.intervals}):
+            if not np.allclose(stated.intervals.get(key, (np.nan, np.nan)), again.get(key, (0, 0)), rtol=1e-6):
+                yield f"intervals, {key}: stated {stated.intervals.get(key)}, its runs say {again.get(key)}"
 
 
 def fit(
-    runs: Sequence[Observed],
+    runs: Sequence[CalibrationRun],
     limits: SidecarModel,
     seed: int,
     intervals: bool = True,
@@ -119,7 +119,7 @@ def fit(
 
 
 def _solve(
-    runs: Sequence[Observed],
+    runs: Sequence[CalibrationRun],
     wanted: Sequence[NDArray[np.float64]],
     limits: SidecarModel,
     seed: int,
@@ -164,7 +164,7 @@ def _bounds() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 def _intervals(
     best: NDArray[np.float64],
-    runs: Sequence[Observed],
+    runs: Sequence[CalibrationRun],
     wanted: Sequence[NDArray[np.float64]],
     limits: SidecarModel,
     seed: int,
@@ -189,7 +189,7 @@ def _intervals(
 
 
 def _residuals(
-    x: NDArray[np.float64], runs: Sequence[Observed], wanted: Sequence[NDArray[np.float64]], limits: SidecarModel,
+    x: NDArray[np.float64], runs: Sequence[CalibrationRun], wanted: Sequence[NDArray[np.float64]], limits: SidecarModel,
     seed: int,
 ) -> NDArray[np.float64]:  # fmt: skip
     """Log quantile errors, one row a run."""
@@ -197,14 +197,16 @@ def _residuals(
     return np.stack([_errors(model, run, want, seed) for run, want in zip(runs, wanted, strict=True)])
 
 
-def _residual(model: SidecarModel, runs: Sequence[Observed], wanted: Sequence[NDArray[np.float64]], seed: int) -> float:
+def _residual(
+    model: SidecarModel, runs: Sequence[CalibrationRun], wanted: Sequence[NDArray[np.float64]], seed: int
+) -> float:
     """Root mean square of the log quantile errors."""
     errors = [_errors(model, run, want, seed) for run, want in zip(runs, wanted, strict=True)]
     return float(np.sqrt(np.mean(np.square(errors))))
 
 
 def _slopes(
-    x: NDArray[np.float64], runs: Sequence[Observed], wanted: Sequence[NDArray[np.float64]], limits: SidecarModel,
+    x: NDArray[np.float64], runs: Sequence[CalibrationRun], wanted: Sequence[NDArray[np.float64]], limits: SidecarModel,
     seed: int,
 ) -> NDArray[np.float64]:  # fmt: skip
     """Slopes of the residuals, the parameter last.
@@ -219,7 +221,7 @@ def _slopes(
     return np.stack(found, axis=-1)
 
 
-def _errors(model: SidecarModel, run: Observed, wanted: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+def _errors(model: SidecarModel, run: CalibrationRun, wanted: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
     """Log quantile errors; 0 where either side has too few requests to have one."""
     return np.nan_to_num(_quantiles(simulate(model, run, seed)) - wanted)
 

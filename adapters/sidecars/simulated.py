@@ -9,54 +9,33 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import model_validator
 
 from adapters.sidecars import kernel
-from protocol.calibration.store import FILE, read
+from protocol.calibration.model import Calibration, Fitted, Origin, Provenance
+from protocol.calibration.store import FILE
+from protocol.calibration.store import read as read_calibration
 from protocol.errors import BadInput
 from protocol.merging.schedule import Schedule
+from protocol.reading import Model, Name, Range, Whole, near, parse_toml, read, refuse, text_of
 from protocol.replay.measurements import REFUSED, SERVED, Measurements, exposure_ns
 from protocol.replay.sidecar import ServingState
 from protocol.workload.slo import Slo
 from protocol.workload.trace import NS_PER_S, RequestTrace
 
 PS_PER_S = 1_000_000_000_000
-UNCALIBRATED = "uncalibrated"
-_FORMAT = 1
+UNCALIBRATED: Final = "uncalibrated"
 _FOLDER = Path(__file__).parent
-#: Least and largest value of each parameter; whole numbers where both are.
-_RANGES: Mapping[str, tuple[float, float]] = {
-    "a_s": (0.0, 10.0),
-    "b_s": (0.0, 1.0),
-    "c_s": (0.0, 0.1),
-    "prefill_slowdown": (1.0, 1000.0),
-    "decode_slowdown": (1.0, 1000.0),
-    "max_num_seqs": (1, 65_536),
-    "max_batched_tokens": (1, 1_048_576),
-    "kv_tokens": (2, 1 << 40),
-    "overhead_s": (0.0, 60.0),
-    "overhead_sigma": (0.0, 3.0),
-}
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """The measurement that parameters come from: which server, and the day (YYYY-MM-DD)."""
-
-    server: str
-    date: str
-
-
-@dataclass(frozen=True)
-class SidecarModel:
+class SidecarModel(Model):
     """Parameters of a simulated server (SPEC 4.2).
 
     An iteration with n decoding sequences and k prefill tokens lasts a_s + b_s n + c_s k seconds; while a
@@ -65,46 +44,41 @@ class SidecarModel:
     prefilled, at least max_num_seqs.  kv_tokens : tokens, prompt and output, of all admitted requests.
     overhead_s, overhead_sigma : median and log-standard-deviation of the log-normal latency per request that
     is not the server's (client, network, tokeniser).
-
-    Raises BadInput when a value is out of range.
+    provenance : the measurement that they come from, or UNCALIBRATED.
     """
 
-    a_s: float
-    b_s: float
-    c_s: float
-    prefill_slowdown: float
-    decode_slowdown: float
-    max_num_seqs: int
-    max_batched_tokens: int
-    kv_tokens: int
-    overhead_s: float
-    overhead_sigma: float
-    name: str
-    provenance: Calibration | str = UNCALIBRATED
+    a_s: Annotated[float, Range(0, 10)]
+    b_s: Annotated[float, Range(0, 1)]
+    c_s: Annotated[float, Range(0, 0.1)]
+    prefill_slowdown: Annotated[float, Range(1, 1000)]
+    decode_slowdown: Annotated[float, Range(1, 1000)]
+    max_num_seqs: Annotated[int, Range(1, 65_536)]
+    max_batched_tokens: Annotated[int, Range(1, 1_048_576)]
+    kv_tokens: Annotated[int, Range(2, 1 << 40)]
+    overhead_s: Annotated[float, Range(0, 60)]
+    overhead_sigma: Annotated[float, Range(0, 3)]
+    name: Name
+    provenance: Origin = UNCALIBRATED
 
-    def __post_init__(self) -> None:
-        where = f"sidecar model {self.name}"
-        for key, (least, most) in _RANGES.items():
-            value = getattr(self, key)
-            kind = "a whole number" if isinstance(least, int) else "a number"
-            right = isinstance(value, (int, np.integer) if isinstance(least, int) else (int, float, np.number))
-            if not right or isinstance(value, bool) or not least <= value <= most:  # NaN is in no range
-                raise BadInput(f"{where}, {key}", repr(value), f"{kind} from {least:g} to {most:g}")
-            object.__setattr__(self, key, int(value) if isinstance(least, int) else float(value))
+    @model_validator(mode="after")
+    def _whole_batch(self) -> Self:
         if self.max_batched_tokens < self.max_num_seqs:
             found = f"{self.max_batched_tokens}, less than max_num_seqs"
-            raise BadInput(f"{where}, max_batched_tokens", found, f"at least {self.max_num_seqs}")
-        if isinstance(self.provenance, str) and self.provenance != UNCALIBRATED:
-            raise BadInput(f"{where}, provenance", repr(self.provenance), f"{UNCALIBRATED!r} or a server and a date")
+            raise refuse("max_batched_tokens", found, f"at least {self.max_num_seqs}")
+        return self
+
+    @property
+    def label(self) -> str:
+        return f"sidecar model {self.name}"
 
     @property
     def calibrated(self) -> bool:
-        return isinstance(self.provenance, Calibration)
+        return isinstance(self.provenance, Provenance)
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the parameters and their provenance; the name takes no part."""
-        values = {key: value for key, value in asdict(self).items() if key != "name"}
+        values = self.model_dump(exclude={"name"})
         return hashlib.sha256(f"sidecar-model/1 {json.dumps(values, sort_keys=True)}".encode()).hexdigest()
 
     def changed(self, overrides: Mapping[str, float]) -> SidecarModel:
@@ -113,46 +87,23 @@ class SidecarModel:
         Raises BadInput on an unknown parameter or a value out of range.
         """
         for key in overrides:
-            if key not in _RANGES:
-                raise BadInput(f"sidecar model {self.name}", f"parameter {key!r}", f"one of {', '.join(_RANGES)}")
+            if key not in PARAMETERS:
+                expected = f"{', '.join(PARAMETERS)}{near(key, PARAMETERS)}"
+                raise BadInput(self.label, f"unknown key {key!r}", expected)
         if not overrides:
             return self
         name = f"{self.name}-altered" if self.calibrated else self.name
-        return replace(self, **overrides, name=name, provenance=UNCALIBRATED)  # type: ignore[arg-type]
+        return self.replace(**overrides, name=name, provenance=UNCALIBRATED)
 
     def named(self, name: str) -> SidecarModel:
         """The same model under another name."""
-        return replace(self, name=name)
+        return self.replace(name=name)
 
     @classmethod
     def from_toml(cls, path: Path) -> SidecarModel:
         """Read a model file.  Raises BadInput naming the file and the key on anything unexpected."""
-        try:
-            raw = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise BadInput(str(path), error.strerror or "an error", "a readable sidecar model (TOML)") from None
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise BadInput(str(path), f"{error}".replace("\n", " "), "a sidecar model in TOML") from None
-        known = {"format", *(field.name for field in fields(cls))}
-        if unknown := sorted(set(raw) - known):
-            raise BadInput(str(path), f"unknown key {unknown[0]!r}", f"only {', '.join(sorted(known))}")
-        if missing := sorted(known - set(raw)):
-            raise BadInput(str(path), f"no key {missing[0]!r}", f"all of {', '.join(sorted(known))}")
-        if raw.pop("format") != _FORMAT:
-            raise BadInput(f"{path}, format", "another version", str(_FORMAT))
-        if not isinstance(raw["name"], str) or not raw["name"]:
-            raise BadInput(f"{path}, name", repr(raw["name"]), "a name")
-        source = raw["provenance"]
-        if isinstance(source, dict):
-            if set(source) != {"server", "date"} or not all(isinstance(v, str) and v for v in source.values()):
-                raise BadInput(f"{path}, provenance", repr(source), "a server and a date, both text")
-            raw["provenance"] = Calibration(**source)
-        elif not isinstance(source, str):
-            raise BadInput(f"{path}, provenance", repr(source), f"{UNCALIBRATED!r} or a server and a date")
-        try:
-            return cls(**raw)
-        except BadInput as error:
-            raise BadInput(f"{path}: {error.where}", error.found, error.expected) from None
+        file = parse_toml(text_of(path, "a sidecar model in TOML"), str(path), _File)
+        return cls(**{name: getattr(file, name) for name in cls.model_fields})
 
     @classmethod
     def shipped(cls, name: str = "reference") -> SidecarModel:
@@ -162,17 +113,31 @@ class SidecarModel:
             return cls.from_toml(uncalibrated[name])
         known = shipped_calibrations()
         if name not in known:
-            raise BadInput("sidecar model", repr(name), f"one of {', '.join(sorted({*uncalibrated, *known}))}")
-        return cls.from_calibration(read(known[name]))
+            names = sorted({*uncalibrated, *known})
+            raise BadInput("sidecar model", repr(name), f"one of {', '.join(names)}{near(name, names)}")
+        return cls.from_calibration(read_calibration(known[name]))
 
     @classmethod
-    def from_calibration(cls, calibration: Mapping[str, Any]) -> SidecarModel:
+    def from_calibration(cls, calibration: Calibration) -> SidecarModel:
         """The model that was fitted in a calibration.  Raises BadInput when its parameters are not all there."""
-        where, raw = f"calibration of {calibration['server']}, model", dict(calibration["model"])
-        if wrong := sorted(set(raw) ^ {field.name for field in fields(cls)}):
-            raise BadInput(where, f"{wrong[0]!r} missing or unknown", ", ".join(field.name for field in fields(cls)))
-        raw["provenance"] = Calibration(str(calibration["server"]), str(calibration["date"]))
-        return cls(**raw)
+        found = cls.fitted(calibration.model, f"calibration of {calibration.server}, model")
+        return found.replace(provenance=Provenance(server=calibration.server, date=calibration.date))
+
+    @classmethod
+    def fitted(cls, parameters: Fitted, source: str) -> SidecarModel:
+        """A model as a calibration states it.  Raises BadInput when its parameters are not all there, or no others."""
+        return read(cls, parameters.plain(), source)
+
+
+#: What a regime or a fit may change.
+PARAMETERS = tuple(name for name in SidecarModel.model_fields if name not in ("name", "provenance"))
+
+
+class _File(SidecarModel):
+    """A model as its file has it."""
+
+    format: Annotated[Literal[1], Whole]
+    provenance: Origin
 
 
 def shipped_calibrations() -> dict[str, Path]:
@@ -200,7 +165,7 @@ class SimulatedSidecar:
         return LoadedSimulation(self.model, trace, rng)
 
     def describe(self) -> Mapping[str, object]:
-        return {"kind": "simulated", **asdict(self.model), "digest": self.model.digest}
+        return {"kind": "simulated", **self.model.model_dump(), "digest": self.model.digest}
 
 
 class LoadedSimulation:

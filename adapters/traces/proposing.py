@@ -17,6 +17,7 @@ from scipy.stats import spearmanr
 from adapters.traces.generators import arrivals_s, spells
 from adapters.traces.report import ABSENT, ReadingReport
 from protocol.errors import BadInput
+from protocol.reading import read
 from protocol.regimes.regime import APERIODIC, STEADY, Arrivals, Lengths
 from protocol.workload.trace import NS_PER_S, RequestTrace
 from protocol.workload.trace_stats import counts, dispersion
@@ -92,7 +93,8 @@ def _arrivals(trace: RequestTrace, report: ReadingReport, span_s: float) -> Arri
             return found
     gaps = np.diff(trace.arrival_ns) / NS_PER_S
     cv = 1.0 if resolution > 0.1 / rate else float(gaps.std() / gaps.mean())
-    return Arrivals(STEADY, _three(rate), cv=min(max(_three(cv), 0.01), 10.0))
+    steady = {"process": STEADY, "rate_per_s": _three(rate), "cv": min(max(_three(cv), 0.01), 10.0)}
+    return read(Arrivals, steady, "proposed arrivals")
 
 
 def _bursts(trace: RequestTrace, bin_s: float) -> Arrivals | None:
@@ -104,7 +106,9 @@ def _bursts(trace: RequestTrace, bin_s: float) -> Arrivals | None:
         return None
     quiet, busy = (_three(rate) for rate in (found.rates / bin_s).tolist())
     quiet_s, busy_s = (_three(spell) for spell in (bin_s / (1.0 - found.stay)).tolist())
-    return Arrivals(APERIODIC, max(quiet, 1e-3), busy_rate_per_s=busy, busy_s=busy_s, quiet_s=quiet_s)
+    rates = {"rate_per_s": max(quiet, 1e-3), "busy_rate_per_s": busy}
+    spells = {"busy_s": busy_s, "quiet_s": quiet_s}
+    return read(Arrivals, {"process": APERIODIC, **rates, **spells}, "proposed arrivals")
 
 
 def _three(value: float) -> float:
@@ -176,9 +180,10 @@ def _lengths(tokens: NDArray[np.int32]) -> Lengths:
     most = int(values[-1])
     if len(values) <= MOST_VALUES:
         shares = tuple(_three(float(t) / len(tokens)) for t in times)
-        return Lengths(tuple(int(v) for v in values), shares if len(values) > 1 else (), most=most)
+        weights = shares if len(values) > 1 else ()
+        return read(Lengths, {"values": values.tolist(), "weights": weights, "most": most}, "proposed tokens")
     middle = np.quantile(tokens, (np.arange(MOST_VALUES) + 0.5) / MOST_VALUES, method="inverted_cdf")
-    return Lengths(tuple(int(v) for v in middle), most=most)
+    return read(Lengths, {"values": middle.astype(int).tolist(), "most": most}, "proposed tokens")
 
 
 def _compared(

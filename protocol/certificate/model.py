@@ -15,6 +15,7 @@ from protocol.gates.result import Status
 from protocol.gates.spec import BackEnd, Spec
 from protocol.merging.corridor import Corridor
 from protocol.merging.peers.schedules import Merging, Peers
+from protocol.reading import read
 from protocol.workload.slo import Slo
 
 SCHEMA = "diloco-protocol/certificate"
@@ -91,9 +92,8 @@ class RegimePart(OpenPart):
         """How its islands merge as peers; None where all merge together.  Raises BadInput on an impossible table."""
         if self.peer is None:
             return None
-        table: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in self.peer.items()}
-        merging = Merging(**table)
-        merging.validate(f"{self.name}, peer", self.islands)
+        merging = read(Merging, self.peer, f"{self.name}, peer")
+        merging.check(f"{self.name}, peer", self.islands)
         return Peers(self.corridor.corridor(), merging, self.islands)
 
 

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from protocol import files
 from protocol.calibration import store as calibration
+from protocol.calibration.check import check_carried
 from protocol.certificate import version_1
 from protocol.certificate.assess import assess
 from protocol.certificate.model import Head, SidecarPart, plain
@@ -73,10 +74,10 @@ def _calibrations(sidecars: Sequence[SidecarPart], raw: Path) -> Iterator[str]:
         if stated is None:
             continue
         if stated not in checked:
-            yield from calibration.check_carried(stated, raw)
+            yield from check_carried(stated, raw)
             checked.append(stated)
         if sidecar.calibrated:
-            fitted = calibration.read(raw / calibration.carried_as(stated["name"]))["model"]
+            fitted = calibration.read(raw / calibration.carried_as(stated["name"])).model.plain()
             own = plain(sidecar)
             yield from differences({key: own.get(key) for key in fitted}, fitted, f"sidecar {stated['name']}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -18,7 +18,7 @@ from adapters.sidecars.probing import base_of, model_at
 from adapters.sidecars.real import RealSidecar
 from adapters.sidecars.simulated import SidecarModel
 from protocol.calibration import store as calibrations
-from protocol.calibration.store import Observed
+from protocol.calibration.model import Calibration, CalibrationPlan, CalibrationRun
 from protocol.cli import options
 from protocol.cli.progress import progress
 from protocol.errors import BadInput, Interrupted
@@ -26,6 +26,7 @@ from protocol.evidence.partial import locked
 from protocol.files import CERTIFICATE, canonical_json, write_text
 from protocol.gates.result import GateResult, Status
 from protocol.gates.transfer import TITLE, calibrated_checks
+from protocol.reading import read
 
 
 def register(app: typer.Typer) -> None:
@@ -50,19 +51,20 @@ class Runs:
     output_tokens: Annotated[str, typer.Option(help="output lengths, drawn alike")] = "128"
     seed: options.Seed = options.ROOT
 
-    def plan(self) -> calibrating.CalibrationPlan:
+    def plan(self) -> CalibrationPlan:
         """Raises BadInput on lists that are none."""
-        return calibrating.CalibrationPlan(
-            seed=self.seed,
-            merge_s=self.merge_s,
-            rates_per_s=tuple(numbers("--rates", self.rates)),
-            prompt_tokens=_counts("--prompt-tokens", self.prompt_tokens),
-            output_tokens=_counts("--output-tokens", self.output_tokens),
-            loads_per_s=_two(self.loads) if self.loads else None,
-            blocks=self.blocks,
-            sweep_s=self.sweep_s,
-            idle_s=self.idle_s,
-        )
+        asked = {
+            "seed": self.seed,
+            "merge_s": self.merge_s,
+            "rates_per_s": numbers("--rates", self.rates),
+            "prompt_tokens": _counts("--prompt-tokens", self.prompt_tokens),
+            "output_tokens": _counts("--output-tokens", self.output_tokens),
+            "loads_per_s": _two(self.loads) if self.loads else None,
+            "blocks": self.blocks,
+            "sweep_s": self.sweep_s,
+            "idle_s": self.idle_s,
+        }
+        return read(CalibrationPlan, asked, "calibration plan")
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Limits:
         None
     )
 
-    def model(self, url: str, plan: calibrating.CalibrationPlan) -> SidecarModel:
+    def model(self, url: str, plan: CalibrationPlan) -> SidecarModel:
         """A model with these limits, still to be fitted.  Raises BadInput when a request of the plan cannot fit."""
         tokens = self.kv_tokens or identity.kv_tokens(url)
         if tokens is None:
@@ -131,30 +133,30 @@ def calibrate(
         notes.print("fitting: up to a few minutes")
         with notes.status("fitting"):
             found = calibrating.conclude(made, plan, unfitted, {**facts, **stamp})
-        calibrations.write(out, found, made)
+        found = calibrations.write(out, found, made)
         shutil.rmtree(out / ".partial")
     status = _show(found)
     notes.print(f"calibration: {out / calibrations.FILE}", soft_wrap=True)
     raise typer.Exit({"passed": 0, "failed": 1, "undecidable": 3}[status])
 
 
-def _show(found: dict[str, Any]) -> Status:
+def _show(found: Calibration) -> Status:
     """What was fitted, and the verdict of G1, which is returned."""
-    gate = GateResult("G1", TITLE, tuple(calibrated_checks(found, 0.05)))
+    gate = GateResult("G1", TITLE, tuple(calibrated_checks(found.stated(), 0.05)))
     table = Table(title=f"G1 {gate.title}: {gate.status}", title_justify="left", box=None, pad_edge=False)
     for column in ("check", "status", "reason"):
         table.add_column(column)
     for check in gate.checks:
         table.add_row(check.name, check.status, check.reason)
     Console(highlight=False).print(table)
-    for key, (low, high) in found["intervals"].items():
-        typer.echo(f"{key}: {found['model'][key]:.5g} ({low:.5g} to {high:.5g})")
+    for key, (low, high) in found.intervals.items():
+        typer.echo(f"{key}: {getattr(found.model, key):.5g} ({low:.5g} to {high:.5g})")
     return gate.status
 
 
 def _measure(
-    server: RealSidecar, plan: calibrating.CalibrationPlan, partial: Path, asked: str, notes: Console
-) -> list[Observed]:
+    server: RealSidecar, plan: CalibrationPlan, partial: Path, asked: str, notes: Console
+) -> list[CalibrationRun]:
     """All runs; finished ones of an interrupted calibration with the same plan are taken as they are."""
     stored = partial / "asked.json"
     if stored.is_file() and stored.read_text("utf-8") != asked:
@@ -163,15 +165,15 @@ def _measure(
         )
     partial.mkdir(parents=True, exist_ok=True)
     write_text(stored, asked)
-    kept: dict[str, Observed] = {}
+    kept: dict[str, CalibrationRun] = {}
     for folder in sorted(partial.glob("run-*")):
         for run in calibrations.read_runs(folder):
             kept[run.label] = run
     if kept:
         notes.print(f"going on: {len(kept)} runs of the interrupted calibration are kept")
 
-    def keep(run: Observed) -> None:
-        calibrations.write(partial / f".{run.label}", {}, [run])
+    def keep(run: CalibrationRun) -> None:
+        calibrations.write_runs(partial / f".{run.label}", [run])
         (partial / f".{run.label}").rename(partial / f"run-{run.label}")
 
     with progress(notes, counted=False) as bar:

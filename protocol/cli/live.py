@@ -19,7 +19,7 @@ from adapters.sidecars.live import LiveServer
 from adapters.sidecars.openai import http_library
 from adapters.sidecars.probing import base_of
 from adapters.sidecars.simulated import SidecarModel
-from protocol.calibration import store as calibrations
+from protocol.calibration.check import refuse_mismatch
 from protocol.campaign import live
 from protocol.campaign.plan import Setting
 from protocol.certificate.model import Head, RegimePart, versions
@@ -139,7 +139,7 @@ class Asked:
             setting.name, setting.corridor, setting.learner, setting.worlds, root.seed, s.blocks,
             seconds_to_ns(s.segment_s), s.settle_s, root.secret,
         )  # fmt: skip
-        measured = None if s.calibration is None else sound(s.calibration)
+        measured = None if s.calibration is None else sound(s.calibration).stated()
         engine = identity.server_version(self.url)
         stated = _stated(described(setting, text), measured, world.merge_s, engine)
         target = real.target_of(self.url, self.server)
@@ -203,8 +203,8 @@ def _stated(regime: RegimePart, measured: dict[str, Any] | None, merge_s: float,
     (bare,) = without_calibration([regime])
     if measured is None:
         return bare
-    calibrations.refuse_mismatch(measured, merge_s=merge_s, server=engine)
-    sidecar = {**bare.sidecar.model_dump(), "calibrated": False, "calibration": calibrations.stated(measured)}
+    refuse_mismatch(measured, merge_s=merge_s, server=engine)
+    sidecar = {**bare.sidecar.model_dump(), "calibrated": False, "calibration": measured}
     return RegimePart.model_validate({**bare.model_dump(exclude_unset=True), "sidecar": sidecar})
 
 
@@ -213,8 +213,7 @@ def shortened(regime: Regime, segment_s: float, rate_scale: float) -> Regime:
     if regime.islands != 1:
         raise BadInput("--regime", f"{regime.islands} islands", "1: one server serves one island")
     cooldown_s = min(regime.cooldown_s, segment_s * MOST_COOLDOWN)
-    arrivals = replace(
-        regime.arrivals,
+    arrivals = regime.arrivals.replace(
         rate_per_s=regime.arrivals.rate_per_s * rate_scale,
         busy_rate_per_s=regime.arrivals.busy_rate_per_s * rate_scale,
     )

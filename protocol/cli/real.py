@@ -18,7 +18,7 @@ from adapters.sidecars.openai import Target, that_serves
 from adapters.sidecars.probing import address_of, base_of, model_at, models_of
 from adapters.sidecars.real import RealSidecar
 from protocol import seeds
-from protocol.calibration import store as calibration
+from protocol.calibration.check import refuse_mismatch
 from protocol.campaign import real as replaying
 from protocol.campaign.plan import Plan, Setting
 from protocol.campaign.run import run
@@ -72,7 +72,7 @@ def reach(url: str, asked: Server, chosen: Chosen) -> Reached:
     version = identity.server_version(url)
     found = regimes[0].sidecar.calibration
     if found is not None:
-        calibration.refuse_mismatch(found, merge_s=settings[0].corridor.merge_ns / NS_PER_S, server=version)
+        refuse_mismatch(found, merge_s=settings[0].corridor.merge_ns / NS_PER_S, server=version)
         if found["merge_load"] != str(load):
             raise BadInput("--calibration", f"one of merge load {found['merge_load']}", f"{load}, as --merge-load says")
     sidecar = RealSidecar(that_serves(target, trace), load)

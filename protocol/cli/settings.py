@@ -20,6 +20,8 @@ from adapters.traces.windows import cut
 from adapters.traces.worlds import GeneratedWorlds, RecordedWorlds
 from protocol import seeds
 from protocol.calibration import store as calibration
+from protocol.calibration.check import check, refuse_mismatch
+from protocol.calibration.model import Calibration
 from protocol.campaign.plan import Contender, Setting, Worlds
 from protocol.certificate.ledger import LEDGER
 from protocol.certificate.model import CorridorPart, RegimePart, SidecarPart, plain
@@ -154,7 +156,7 @@ def setting_of(regime: Regime, worlds: Worlds, slos: Sequence[str] | None) -> Se
 def _model(regime: Regime) -> SidecarModel:
     """The regime's sidecar; the one for real traces is another server and has its own name."""
     model = SidecarModel.shipped(regime.sidecar).changed(regime.sidecar_overrides)
-    return replace(model, name=f"{model.name}-enlarged") if regime.name.startswith("trace:") else model
+    return model.named(f"{model.name}-enlarged") if regime.name.startswith("trace:") else model
 
 
 def _recorded(
@@ -205,12 +207,12 @@ def _own_slo(trace: RequestTrace, regime: Regime) -> str:
     return ",".join(f"{name}<={float(format(max(limit / 1e6, 0.01), '.2g')):g}ms" for name, limit in limits)
 
 
-def sound(folder: Path) -> dict[str, Any]:
+def sound(folder: Path) -> Calibration:
     """A calibration that somebody gave, once everything in it that can be recomputed is.
 
     Raises BadInput with the first difference otherwise.
     """
-    for line in itertools.chain(calibration.check(folder), check_simulated(folder)):
+    for line in itertools.chain(check(folder), check_simulated(folder)):
         raise BadInput(str(folder), f"a calibration that its own rows do not bear out ({line})", "one as measured")
     return calibration.read(folder)
 
@@ -239,9 +241,9 @@ def described(setting: Setting, regime: Mapping[str, Any], given: Path | None = 
     sidecar = {**setting.sidecar.describe(), "calibrated": setting.sidecar.calibrated}
     if setting.sidecar.calibrated:
         folder = given or shipped_calibrations()[str(sidecar["name"])]
-        found = calibration.read(folder)
-        calibration.refuse_mismatch(found, merge_s=corridor.merge_ns / NS_PER_S)
-        sidecar["calibration"] = calibration.stated(found)
+        found = calibration.read(folder).stated()
+        refuse_mismatch(found, merge_s=corridor.merge_ns / NS_PER_S)
+        sidecar["calibration"] = found
     own = CorridorPart.model_fields
     return RegimePart.model_validate(
         {

@@ -13,6 +13,7 @@ from rich.console import Console
 from adapters.sidecars.fitting import check_simulated
 from protocol import files
 from protocol.calibration import store as calibration
+from protocol.calibration.check import check
 from protocol.campaign.plan import Plan, Setting
 from protocol.campaign.run import run
 from protocol.certificate import signature, version_1
@@ -51,8 +52,8 @@ def verify_command(
 ) -> None:
     """Recompute every gate from the raw files and draw every page again; exit 1 with each difference named."""
     if (folder / calibration.FILE).is_file():
-        _say([*calibration.check(folder), *check_simulated(folder)], most)
-        typer.echo(f"verified: calibration of {calibration.read(folder)['server']} recomputed from its raw rows")
+        _say([*check(folder), *check_simulated(folder)], most)
+        typer.echo(f"verified: calibration of {calibration.read(folder).server} recomputed from its raw rows")
         return
     stated = read_json(folder)
     found = verify(folder)

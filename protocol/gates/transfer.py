@@ -95,7 +95,7 @@ def sides_of(runs: Sequence[Measurements], phase: str = "e2e") -> tuple[float, f
         return np.nan, np.nan, 0, 0
     pooled = Measurements.pooled(runs)
     exposed = pooled.exposure_ns > 0
-    span_ms = max(float(np.ptp(m.arrival_ns)) for m in runs) / 1e6
+    span_ms = max(m.span_ms for m in runs)
     top, bottom = (pooled.p95_ms(mask, phase) for mask in (exposed, ~exposed))
     return min(top, span_ms), min(bottom, span_ms), int(exposed.sum()), int((~exposed).sum())
 

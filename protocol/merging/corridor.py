@@ -22,7 +22,7 @@ _KEEP_CELLS = 12_000_000
 #: A layer's largest count after scaling.  A placement's relative count within its layer is above exp(-0.4 K), so
 #: with this head room nothing underflows up to the number of merges below.
 _SCALE = 2.0**960
-_MOST_MERGES = 3_000
+MOST_MERGES = 3_000
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,8 @@ class Corridor:
         self.check_budget(k)
         if n < 0:
             raise BadInput("corridor, draws", str(n), "0 or more")
-        if k > _MOST_MERGES:
-            raise BadInput("corridor, budget", f"{k} merges", f"at most {_MOST_MERGES} for uniform draws")
+        if k > MOST_MERGES:
+            raise BadInput("corridor, budget", f"{k} merges", f"at most {MOST_MERGES} for uniform draws")
         gaps = np.empty((k, n), np.int64)
         if k == 0 or n == 0:
             return np.ascontiguousarray(gaps.T)

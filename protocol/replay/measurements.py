@@ -83,6 +83,11 @@ class Measurements:
             self.arrival_ns, self.prompt_tokens, np.maximum(self.asked_tokens, 1), self.island, n_islands, name
         )
 
+    @property
+    def span_ms(self) -> float:
+        """Time in which the requests arrived, milliseconds."""
+        return float(np.ptp(self.arrival_ns)) / 1e6 if len(self) else 0.0
+
     def violates(self, slo: Slo) -> NDArray[np.bool_]:
         """True where a request misses any limit of the SLO, was not served, or its latency is unknown."""
         missed = self.outcome != SERVED

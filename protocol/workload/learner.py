@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
+
+from protocol.reading import Model, Range
 
 
 class Learner(Protocol):
@@ -19,8 +20,7 @@ class Learner(Protocol):
         """Training loss after this many inner steps since time 0."""
 
 
-@dataclass(frozen=True)
-class ModelledLearner:
+class ModelledLearner(Model):
     """A model, not a training run: loss = floor + scale * (1 + steps / offset_steps) ** -exponent.
 
     Plain and deterministic, so that the loss and token terms of the published scores have something of the
@@ -30,11 +30,11 @@ class ModelledLearner:
     2.5
     """
 
-    floor: float
-    scale: float
-    offset_steps: float
-    exponent: float
-    tokens_per_step: int
+    floor: Annotated[float, Range()]
+    scale: Annotated[float, Range(0, 1e6)]
+    offset_steps: Annotated[float, Range(0, 1e12, above=True)]
+    exponent: Annotated[float, Range(0, 10)]
+    tokens_per_step: Annotated[int, Range(1, 1_000_000_000)]
 
     def loss(self, inner_steps: int) -> float:
         return self.floor + self.scale * (1.0 + inner_steps / self.offset_steps) ** -self.exponent

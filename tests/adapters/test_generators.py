@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +15,14 @@ from protocol.regimes.regime import Arrivals, Lengths, Pressure, Regime
 from protocol.seeds import generator
 
 NAMES = Regime.names()
-STEADY = Arrivals("steady", 4.0, cv=0.2)
-PERIODIC = Arrivals("bursts-periodic", 2.0, cv=0.5, busy_rate_per_s=10.0, busy_s=30.0, quiet_s=90.0)
-APERIODIC = Arrivals("bursts-aperiodic", 2.0, cv=0.5, busy_rate_per_s=10.0, busy_s=20.0, quiet_s=60.0, spell_cv=0.6)
+STEADY = Arrivals(process="steady", rate_per_s=4.0, cv=0.2)
+PERIODIC = Arrivals(process="bursts-periodic", rate_per_s=2.0, cv=0.5, busy_rate_per_s=10.0, busy_s=30.0, quiet_s=90.0)
+APERIODIC = Arrivals(
+    process="bursts-aperiodic", rate_per_s=2.0, cv=0.5, busy_rate_per_s=10.0, busy_s=20.0, quiet_s=60.0, spell_cv=0.6
+)
+BUSY = Pressure(follows="busy", low=0.2, high=0.7)
+WAVE = Pressure(follows="wave", low=0.2, high=0.8, period_s=50)
+PULSE = Pressure(follows="pulse", low=0.1, high=0.9, period_s=40, high_s=10)
 QUIET = Spells(np.array([0.0]), np.array([False]))
 
 
@@ -34,7 +39,7 @@ def test_a_world_depends_on_its_generator_alone(name: str) -> None:
 
 @pytest.mark.parametrize("cv", [0.2, 1.0, 2.0])
 def test_steady_gaps_have_the_declared_mean_and_variation(cv: float) -> None:
-    times = arrivals_s(Arrivals("steady", 4.0, cv=cv), QUIET, 10_000.0, np.random.default_rng(5))
+    times = arrivals_s(Arrivals(process="steady", rate_per_s=4.0, cv=cv), QUIET, 10_000.0, np.random.default_rng(5))
     gaps = np.diff(times)
     assert gaps.mean() == pytest.approx(0.25, rel=5 * cv / np.sqrt(len(gaps)))
     assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.05)
@@ -46,7 +51,7 @@ def test_the_first_arrival_is_the_residual_of_a_running_process(cv: float) -> No
     # is t (1 - F_k(t)) + F_{k+1}(t), both with scale 1 / k.
     shape = cv**-2
     rng = np.random.default_rng(11)
-    first = [arrivals_s(Arrivals("steady", 1.0, cv=cv), QUIET, 50.0, rng)[0] for _ in range(2000)]
+    first = [arrivals_s(Arrivals(process="steady", rate_per_s=1.0, cv=cv), QUIET, 50.0, rng)[0] for _ in range(2000)]
 
     def equilibrium(t: float) -> float:
         return t * stats.gamma.sf(t, shape, scale=1 / shape) + stats.gamma.cdf(t, shape + 1, scale=1 / shape)
@@ -90,7 +95,7 @@ def test_periodic_bursts_are_periodic() -> None:
 
 
 def test_a_declared_phase_is_the_same_in_every_seed() -> None:
-    arrivals = dataclasses.replace(PERIODIC, phase_s=10.0)  # 10 s into a burst of 30 s in every 120 s
+    arrivals = PERIODIC.replace(phase_s=10.0)  # 10 s into a burst of 30 s in every 120 s
     for seed in range(3):
         drawn = spells(arrivals, 240.0, np.random.default_rng(seed))
         assert drawn.since_s.tolist() == [0.0, 20.0, 110.0, 140.0, 230.0]
@@ -109,7 +114,7 @@ def test_aperiodic_spells_have_the_declared_means() -> None:
 
 def test_rates_follow_the_spells_by_hand() -> None:
     # cv near 0: one arrival each unit of operational time, so the count in a spell is its rate times its length.
-    rate = Arrivals("bursts-periodic", 1.0, cv=0.01, busy_rate_per_s=10.0, busy_s=10.0, quiet_s=10.0)
+    rate = Arrivals(process="bursts-periodic", rate_per_s=1.0, cv=0.01, busy_rate_per_s=10.0, busy_s=10.0, quiet_s=10.0)
     known = Spells(np.array([0.0, 10.0, 20.0]), np.array([False, True, False]))
     times = arrivals_s(rate, known, 30.0, np.random.default_rng(0))
     assert np.all(np.abs(np.histogram(times, [0, 10, 20, 30])[0] - [10, 100, 10]) <= 1)
@@ -129,16 +134,18 @@ def test_rates_follow_the_spells_by_hand() -> None:
 )
 @settings(max_examples=60, deadline=None)
 def test_arrivals_are_in_order_and_inside(
-    process: str, rate: float, factor: float, cv: float, busy_s: float, quiet_s: float, end_s: float, seed: int
+    process: Any, rate: float, factor: float, cv: float, busy_s: float, quiet_s: float, end_s: float, seed: int
 ) -> None:
-    arrivals = Arrivals(process, rate, cv, rate * factor, busy_s, quiet_s)
+    arrivals = Arrivals(
+        process=process, rate_per_s=rate, cv=cv, busy_rate_per_s=rate * factor, busy_s=busy_s, quiet_s=quiet_s
+    )
     rng = np.random.default_rng(seed)
     drawn = spells(arrivals, end_s, rng)
     assert drawn.since_s[0] == 0.0 and np.all(np.diff(drawn.since_s) > 0) and drawn.since_s[-1] < end_s
     times = arrivals_s(arrivals, drawn, end_s, rng)
     assert np.all(np.diff(times) >= 0)
     assert not len(times) or (times[0] >= 0 and times[-1] <= end_s)
-    for pressure in (Pressure("busy", 0.2, 0.7), Pressure("wave", 0.2, 0.8, 50), Pressure("pulse", 0.1, 0.9, 40, 10)):
+    for pressure in (BUSY, WAVE, PULSE):
         drawn_signal = signal(pressure, drawn, end_s, rng)
         assert drawn_signal.since_ns[0] == 0 and np.all(np.diff(drawn_signal.since_ns) > 0)
         assert np.all((drawn_signal.values >= pressure.low) & (drawn_signal.values <= pressure.high))
@@ -147,28 +154,28 @@ def test_arrivals_are_in_order_and_inside(
 def test_signals_by_hand() -> None:
     known = Spells(np.array([0.0, 10.0, 20.0]), np.array([False, True, False]))
     rng = np.random.default_rng(0)
-    busy = signal(Pressure("busy", 0.2, 0.7), known, 30.0, rng)
+    busy = signal(BUSY, known, 30.0, rng)
     assert [busy.at(int(t * 1e9)) for t in (0, 9.99, 10, 19.99, 20, 29)] == [0.2, 0.2, 0.7, 0.7, 0.2, 0.2]
     assert signal(Pressure(low=0.3), known, 30.0, rng).at(12) == 0.3
-    wave = signal(Pressure("wave", 0.2, 0.8, 300), known, 3000.0, rng)
+    wave = signal(WAVE.replace(period_s=300), known, 3000.0, rng)
     assert wave.values.mean() == pytest.approx(0.5, abs=0.01)
     assert (wave.values.min(), wave.values.max()) == (pytest.approx(0.2, abs=0.01), pytest.approx(0.8, abs=0.01))
-    pulse = signal(Pressure("pulse", 0.1, 0.9, 100, 25), known, 10_000.0, rng)
+    pulse = signal(PULSE.replace(period_s=100, high_s=25), known, 10_000.0, rng)
     share = np.diff(np.append(pulse.since_ns, 10_000 * 10**9))[pulse.values == 0.9].sum() / 1e13
     assert share == pytest.approx(0.25, abs=0.005)
 
 
 def test_lengths() -> None:
     rng = np.random.default_rng(0)
-    assert np.all(lengths(Lengths((128,)), 50, rng) == 128)
-    mixed = lengths(Lengths((12, 300), (3.0, 1.0)), 4000, rng)
+    assert np.all(lengths(Lengths(values=(128,)), 50, rng) == 128)
+    mixed = lengths(Lengths(values=(12, 300), weights=(3.0, 1.0)), 4000, rng)
     assert set(mixed.tolist()) == {12, 300}
     assert (mixed == 12).mean() == pytest.approx(0.75, abs=4 * np.sqrt(0.75 * 0.25 / 4000))
-    spread = lengths(Lengths((1000,), sigma=0.5, most=3000), 4000, rng)
+    spread = lengths(Lengths(values=(1000,), sigma=0.5, most=3000), 4000, rng)
     assert np.log(np.median(spread)) == pytest.approx(np.log(1000), abs=0.05)
     assert np.log(spread[spread < 3000]).std() == pytest.approx(0.5, rel=0.1)
     assert spread.max() == 3000
-    assert lengths(Lengths((1,), sigma=2.0), 500, rng).min() == 1
+    assert lengths(Lengths(values=(1,), sigma=2.0), 500, rng).min() == 1
 
 
 def test_every_island_has_its_own_arrivals_at_the_declared_rate() -> None:

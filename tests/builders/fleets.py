@@ -15,7 +15,7 @@ from protocol.scheduler import Decision, Observation
 from protocol.workload.trace import StepFunction, Workload
 
 #: 100 bytes at 50 a second: a pair takes 2 s; all four 2 (3/4) 2 = 3 s.
-MERGING = Merging(100, (50.0,))
+MERGING = Merging(payload_bytes=100, bandwidth=(50.0,))
 
 
 def peers(merging: Merging = MERGING, n: int = 4, horizon_s: int = 60) -> Peers:
@@ -50,10 +50,10 @@ def schedule_of(rolled: Any, p: Peers) -> PeerSchedule:
 
 
 NETWORKS = [
-    Merging(100, (50.0,)),
-    Merging(100, (50.0, 30.0, 50.0, 50.0, 50.0, 50.0), latency_s=0.01),
-    Merging(100, (50.0, 50.0, 50.0, 50.0, 50.0, 20.0), exchange=RING),
-    Merging(90, (50.0,), exchange=GRAPH, graph=("0-1", "1-2", "2-3", "3-4", "4-5", "5-0")),
+    Merging(payload_bytes=100, bandwidth=(50.0,)),
+    Merging(payload_bytes=100, bandwidth=(50.0, 30.0, 50.0, 50.0, 50.0, 50.0), latency_s=0.01),
+    Merging(payload_bytes=100, bandwidth=(50.0, 50.0, 50.0, 50.0, 50.0, 20.0), exchange=RING),
+    Merging(payload_bytes=90, bandwidth=(50.0,), exchange=GRAPH, graph=("0-1", "1-2", "2-3", "3-4", "4-5", "5-0")),
 ]
 
 

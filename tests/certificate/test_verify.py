@@ -39,7 +39,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("certificate")
     head, measured = head_for(FunctionSource(quiet), [setting()]), calibration.read(CALIBRATION)
     head["regimes"][0]["sidecar"] |= {
-        **measured["model"], "calibrated": True, "calibration": calibration.stated(measured),
+        **measured.model.plain(), "calibrated": True, "calibration": measured.stated(),
     }  # fmt: skip
     write_folder(folder, head, list(ran()), [CALIBRATION])
     return folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tomllib
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from typer.testing import CliRunner
 
 from protocol.cli import regime
 from protocol.errors import BadInput
-from protocol.regimes.regime import _PACE_KEYS, _REGIME_KEYS, Arrivals, Lengths, Regime
+from protocol.regimes.regime import Arrivals, Head, Lengths, Pace, Regime
 from protocol.workload.learner import ModelledLearner
 
 
@@ -44,11 +43,11 @@ def test_new_writes_a_file_that_loads(run, tmp_path: Path) -> None:
 def test_every_key_is_there_and_has_its_comment(run) -> None:
     text = run("new").output
     found = tomllib.loads(text)
-    assert set(found["regime"]) == set(_REGIME_KEYS) and set(found["pace"]) == set(_PACE_KEYS)
-    assert set(found["learner"]) == {f.name for f in dataclasses.fields(ModelledLearner)}
+    assert set(found["regime"]) == set(Head.model_fields) and set(found["pace"]) == set(Pace.model_fields)
+    assert set(found["learner"]) == set(ModelledLearner.model_fields)
     # A phase is the trap of the published replay, and `most` bounds a spread that is 0 here: neither is suggested.
-    assert set(found["arrivals"]) == {f.name for f in dataclasses.fields(Arrivals)} - {"phase_s"}
-    assert set(found["tokens"]["prompt"]) == {f.name for f in dataclasses.fields(Lengths)} - {"weights", "most"}
+    assert set(found["arrivals"]) == set(Arrivals.model_fields) - {"phase_s"}
+    assert set(found["tokens"]["prompt"]) == set(Lengths.model_fields) - {"weights", "most"}
     assert "weights = [...]" in text
     numbers = [line for line in text.splitlines() if "_s = " in line or "h_m" in line]
     assert numbers and all("#" in line for line in numbers if "offset_steps" not in line)

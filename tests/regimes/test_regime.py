@@ -16,6 +16,16 @@ from protocol.regimes.regime import Regime
 from protocol.workload.learner import ModelledLearner
 from protocol.workload.slo import Slo
 
+#: What certificates state.  A regime that changes takes another version.
+DIGESTS = {
+    "bursty-aperiodic": "7d6cc15651ca9bea3a8ac6dd18d4b8a8cd83a36b16990efc2de41518c80e838f",
+    "bursty-periodic": "73d7495bf0ed8c7cefcd91343e10e3fe9f88763ec65ae879957c06a9eef87b48",
+    "high-pressure": "cb5f3c2a250692a014ce6d9fe71f5ee035fa71c411153a7f9797062164cfcd85",
+    "islands-offset": "9fdf5fc2b51139addd2e41edd521dc705d45c7041e9886bcd5c1987a27338c5b",
+    "ordinary": "50918ec92946fd15f24f0b2d04db08836471adadf3866ebb0fe8af5e622311f5",
+    "sync-heavy-steady": "2f80141717b72f98e052cb94e172868a8f2f33b7dd727e7458326e4eb68c1c43",
+}
+
 FIVE = ["bursty-aperiodic", "bursty-periodic", "high-pressure", "ordinary", "sync-heavy-steady"]
 
 MINIMAL = """
@@ -76,6 +86,14 @@ def test_modelled_learner_by_hand() -> None:
     assert learner.loss(0) == 3.0
     assert learner.loss(300) == 2.5  # (1 + 3) ** -0.5
     assert learner.loss(10**12) == pytest.approx(2.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_shipped_regimes_keep_their_digests(name: str) -> None:
+    regime = Regime.load(name)
+    assert regime.digest == DIGESTS[name]
+    again = Regime.described(json.loads(canonical_json(regime.describe())), "a certificate")
+    assert again == regime and again.corridor() == regime.corridor() and again.digest == DIGESTS[name]
 
 
 def test_defaults_are_filled_in_and_described() -> None:

@@ -124,3 +124,26 @@ def test_refusals() -> None:
         rows(e2e_ns=[0])
     with pytest.raises(BadInput, match="sent_ns: found 1 rows"):
         replace(rows(e2e_ns=[50, 50]), sent_ns=np.array([1]))
+
+
+def test_a_percentile_is_a_latency_that_was_measured_and_failures_are_infinitely_late() -> None:
+    """20 requests of 1 to 20 ms: rank ceil(0.95 x 19) = 19 from 0 is the last, and one failure is past all of them."""
+    e2e = [k * 1_000_000 for k in range(1, 21)]
+    m = rows(e2e_ns=e2e, ttft_ns=[k // 2 for k in e2e], max_itl_ns=[-1] * 20, exposure_ns=[1, 0] * 10)
+    every = np.ones(20, bool)
+    assert m.p95_ms(every) == 20.0 and m.p95_ms(every, "ttft") == 10.0
+    assert m.p95_ms(m.exposure_ns > 0) == 19.0 and m.p95_ms(m.exposure_ns == 0) == 20.0
+    assert np.isnan(m.p95_ms(every, "max_itl"))  # the server told no gap between tokens
+    assert np.isnan(m.p95_ms(~every)) and m.span_ms == 19e-6
+    for outcome in (FAILED, REFUSED):
+        lost = rows(e2e_ns=[-1, *e2e[1:]], outcome=[outcome] + [SERVED] * 19, exposure_ns=[1, 0] * 10)
+        assert lost.p95_ms(every) == np.inf and lost.p95_ms(lost.exposure_ns == 0) == 20.0
+
+
+@given(st.lists(st.integers(1, 10**9) | st.just(-1), min_size=1, max_size=80))
+def test_the_percentile_by_sorting(e2e: list[int]) -> None:
+    m = rows(e2e_ns=e2e, outcome=[FAILED if k < 0 else SERVED for k in e2e])
+    ordered = sorted(np.inf if k < 0 else k / 1e6 for k in e2e)
+    at = -(-95 * (len(e2e) - 1) // 100)  # ceil of 0.95 (n - 1), in whole numbers
+    found = m.p95_ms(np.ones(len(e2e), bool))
+    assert found == ordered[at] and np.isinf(found) == (e2e.count(-1) > len(e2e) - 1 - at)

@@ -129,12 +129,12 @@ def test_ids_are_unique_and_links_lead_somewhere(tmp_path: Path) -> None:
 def test_a_calibrations_runs_are_shown(tmp_path: Path) -> None:
     certificate, evidence = build(REGIMES[:1], seeds=2, draws=9)
     measured = calibration.read(shipped_calibrations()["vllm-cpu"])
-    certificate["regimes"][0]["sidecar"] |= {"calibrated": True, "calibration": calibration.stated(measured)}
+    certificate["regimes"][0]["sidecar"] |= {"calibrated": True, "calibration": measured.stated()}
     write_report(certificate, evidence, tmp_path / "report.html", {})
     text = _Page((tmp_path / "report.html").read_text()).text
-    assert f"Calibration: {measured['server']}, {measured['date']}" in text
-    for run in measured["runs"]:
-        assert f"{run['run']} {run['load']}" in text
+    assert f"Calibration: {measured.server}, {measured.date}" in text
+    for run in measured.runs:
+        assert f"{run.run} {run.load}" in text
     assert "calibrations/NAME: requests.parquet" in text
 
 

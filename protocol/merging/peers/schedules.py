@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,45 +22,42 @@ from protocol.merging.peers.communication import Network
 from protocol.merging.peers.topology import averaging
 from protocol.merging.placements import Placements
 from protocol.merging.schedule import Schedule
+from protocol.reading import Listed, Model, Range
 from protocol.workload.trace import NS_PER_S
 
 #: How a group of three or more exchanges: one ring all-reduce, gossip with two neighbours in the order in which the
 #: group is named, or gossip along the edges of a declared graph.  A pair always exchanges directly.
-ALL_REDUCE, RING, GRAPH = "all-reduce", "ring", "graph"
-EXCHANGES = (ALL_REDUCE, RING, GRAPH)
+ALL_REDUCE: Final = "all-reduce"
+RING: Final = "ring"
+GRAPH: Final = "graph"
 #: Whose spells a sidecar's load follows.
-OWN, COMMON = "own", "common"
+OWN: Final = "own"
+COMMON: Final = "common"
 
 Group = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Merging:
+class Merging(Model):
     """The table [peer] of a regime: what a merge sends over which network.
 
     payload_bytes : the model, once.  bandwidth : bytes/s of each island's interface, one for all or one each.
-    latency_s : seconds a hop.  exchange : one of EXCHANGES.  graph : edges such as "0-3", for `graph`.
+    latency_s : seconds a hop.  exchange : of groups of three or more.  graph : edges such as "0-3", for `graph`.
     bursts : `own`, each sidecar has spells of its own, at its own phase; `common`, all have the same.
     """
 
-    payload_bytes: int
-    bandwidth: tuple[float, ...]
-    latency_s: float = 0.0
-    exchange: str = ALL_REDUCE
-    graph: tuple[str, ...] = ()
-    bursts: str = COMMON
+    payload_bytes: Annotated[int, Range(1, 10**15)]
+    bandwidth: Listed[Annotated[float, Range(0, 1e15, above=True)]]
+    latency_s: Annotated[float, Range(0, 1e4)] = 0.0
+    exchange: Literal["all-reduce", "ring", "graph"] = ALL_REDUCE
+    graph: Listed[str] = ()
+    bursts: Literal["own", "common"] = COMMON
 
-    def validate(self, where: str, islands: int) -> None:
+    def check(self, where: str, islands: int) -> None:
+        """What depends on the number of islands.  Raises BadInput."""
         if islands < 2 or islands % 2:
             raise BadInput(f"{where}, islands", f"{islands} islands", "an even number of islands that merge as peers")
-        if not 1 <= self.payload_bytes <= 10**15:
-            raise BadInput(f"{where}, payload_bytes", f"{self.payload_bytes}", "1 to 1e15 bytes")
         if len(self.bandwidth) not in (1, islands):
             raise BadInput(f"{where}, bandwidth", f"{len(self.bandwidth)} values", f"one, or {islands}, one an island")
-        if self.exchange not in EXCHANGES:
-            raise BadInput(f"{where}, exchange", repr(self.exchange), f"one of {', '.join(EXCHANGES)}")
-        if self.bursts not in (OWN, COMMON):
-            raise BadInput(f"{where}, bursts", repr(self.bursts), f"{OWN} or {COMMON}")
         if bool(self.graph) != (self.exchange == GRAPH):
             raise BadInput(f"{where}, graph", f"{len(self.graph)} edges", "edges exactly where exchange is 'graph'")
         self.network(where, islands)

@@ -42,7 +42,7 @@ for line in sys.stdin:
 
 
 def roll(source: str) -> Rollout:
-    merging = Merging(100, (50.0,))
+    merging = Merging(payload_bytes=100, bandwidth=(50.0,))
     peers = Peers(Corridor(8, 40, 4, 10**9 // 4, merging.longest_ns(4), 60 * 10**9), merging, 4)
     trace, flat = bursty("peer", 4, 70), StepFunction.constant(0.0)
     with open_scheduler(source) as opened:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import doctest
 import pickle
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from adapters.sidecars import simulated
-from adapters.sidecars.simulated import Calibration, SidecarModel, SimulatedSidecar
+from adapters.sidecars.simulated import SidecarModel, SimulatedSidecar
+from protocol.calibration.model import Provenance
 from protocol.errors import BadInput
 from protocol.merging.schedule import Schedule
 from protocol.workload.trace import RequestTrace
@@ -41,22 +41,25 @@ def read(tmp_path: Path, text: str) -> SidecarModel:
 
 def test_a_model_file_gives_its_values(tmp_path: Path) -> None:
     got = read(tmp_path, TEXT)
-    calibration = Calibration("vLLM 0.32.0 on a laptop", "2026-11-29")
-    assert got == SidecarModel(0.004, 1e-4, 3e-5, 1.5, 2.0, 8, 512, 10_000, 0.01, 0.2, "mine", calibration)
+    measured = Provenance(server="vLLM 0.32.0 on a laptop", date="2026-11-29")
+    assert got == SidecarModel(
+        a_s=0.004, b_s=1e-4, c_s=3e-5, prefill_slowdown=1.5, decode_slowdown=2.0, max_num_seqs=8,
+        max_batched_tokens=512, kv_tokens=10_000, overhead_s=0.01, overhead_sigma=0.2, name="mine", provenance=measured,
+    )  # fmt: skip
     assert got.calibrated and SimulatedSidecar(got).calibrated
     description = SimulatedSidecar(got).describe()
     assert description["digest"] == got.digest and description["provenance"] == {
-        "server": calibration.server,
-        "date": calibration.date,
+        "server": measured.server,
+        "date": measured.date,
     }
 
 
 def test_the_digest_follows_values_and_provenance_but_not_the_name(tmp_path: Path) -> None:
     got = read(tmp_path, TEXT)
-    assert replace(got, name="other").digest == got.digest
+    assert got.named("other").digest == got.digest
     assert pickle.loads(pickle.dumps(got)).digest == got.digest
     others = [got.changed({key: getattr(got, key) * 1.25}) for key in ("a_s", "b_s", "c_s", "overhead_s")]
-    others += [replace(got, provenance="uncalibrated"), got.changed({"max_num_seqs": 9})]
+    others += [got.replace(provenance="uncalibrated"), got.changed({"max_num_seqs": 9})]
     assert len({m.digest for m in (got, *others)}) == 1 + len(others)
 
 
@@ -64,15 +67,20 @@ def test_a_changed_model_is_no_longer_calibrated(tmp_path: Path) -> None:
     got = read(tmp_path, TEXT)
     assert got.changed({}) is got
     assert not got.changed({"a_s": 0.005}).calibrated
-    with pytest.raises(BadInput, match="one of a_s"):
+    with pytest.raises(BadInput, match="sidecar model mine: found unknown key 'name'; expected a_s, "):
         got.changed({"name": 3.0})
+    with pytest.raises(BadInput, match=r"unknown key 'b_ss'; .*did you mean b_s\?"):
+        got.changed({"b_ss": 3.0})
+    with pytest.raises(BadInput, match="model mine, max_num_seqs: found 8.0; expected a whole number from 1 to"):
+        got.changed({"max_num_seqs": 8.0})
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("a_s = 0.004", "", "no key 'a_s'"),
-        ("a_s = 0.004", "a_s = 0.004\nspeed = 3", "unknown key 'speed'"),
+        ("a_s = 0.004", "", "mine.toml: found no a_s; expected a value for a_s"),
+        ("a_s = 0.004", "a_s = 0.004\nspeed = 3", "mine.toml: found unknown key 'speed'; expected a_s, "),
+        ("a_s = 0.004", "a_ss = 0.004", "did you mean a_s?"),
         ("a_s = 0.004", "a_s = -0.004", "a_s: found -0.004; expected a number from 0 to 10"),
         ("a_s = 0.004", "a_s = nan", "found nan"),
         ("a_s = 0.004", "a_s = inf", "found inf"),
@@ -82,10 +90,10 @@ def test_a_changed_model_is_no_longer_calibrated(tmp_path: Path) -> None:
         ("max_num_seqs = 8", "max_num_seqs = 8.0", "found 8.0; expected a whole number"),
         ("max_num_seqs = 8", "max_num_seqs = 0", "found 0"),
         ("max_batched_tokens = 512", "max_batched_tokens = 7", "less than max_num_seqs; expected at least 8"),
-        ("format = 1", "format = 2", "another version"),
-        ('name = "mine"', "name = 3", "expected a name"),
+        ("format = 1", "format = 2", "format: found 2; expected 1"),
+        ('name = "mine"', "name = 3", "name: found 3; expected a text"),
         ('{server = "vLLM 0.32.0 on a laptop", date = "2026-11-29"}', '"measured"', "found 'measured'"),
-        (', date = "2026-11-29"', "", "expected a server and a date"),
+        (', date = "2026-11-29"', "", "expected 'uncalibrated', or a server and a date"),
         ('{server = "vLLM 0.32.0 on a laptop", date = "2026-11-29"}', "3", "provenance"),
         ("a_s = 0.004", "a_s = ", "TOML"),
     ],

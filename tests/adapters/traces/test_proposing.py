@@ -45,7 +45,7 @@ def test_expectations_equal_the_sum_over_all_paths() -> None:
 
 
 def test_bursts_are_found_again(tmp_path: Path) -> None:
-    true = Arrivals(APERIODIC, 1.0, busy_rate_per_s=5.0, busy_s=40.0, quiet_s=80.0)
+    true = Arrivals(process=APERIODIC, rate_per_s=1.0, busy_rate_per_s=5.0, busy_s=40.0, quiet_s=80.0)
     trace, report = read_trace(save(tmp_path / "t.csv", drawn(true, 20_000.0), [100, 400], [64]))
     found = propose(trace, report, np.random.default_rng(1))
     a = found.arrivals
@@ -59,7 +59,7 @@ def test_bursts_are_found_again(tmp_path: Path) -> None:
 
 
 def test_steady_arrivals_are_not_called_bursts(tmp_path: Path) -> None:
-    true = Arrivals(STEADY, 3.0, cv=0.5)
+    true = Arrivals(process=STEADY, rate_per_s=3.0, cv=0.5)
     trace, report = read_trace(save(tmp_path / "t.csv", drawn(true, 2000.0), list(range(1, 400)), [5]))
     found = propose(trace, report, np.random.default_rng(1))
     assert found.arrivals.process == STEADY
@@ -70,7 +70,7 @@ def test_steady_arrivals_are_not_called_bursts(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_told_is_said(tmp_path: Path) -> None:
-    whole = np.floor(drawn(Arrivals(STEADY, 3.0), 600.0))
+    whole = np.floor(drawn(Arrivals(process=STEADY, rate_per_s=3.0), 600.0))
     trace, report = read_trace(save(tmp_path / "t.csv", whole, [5], [5]))
     found = propose(trace, report, np.random.default_rng(1))
     assert found.arrivals.cv == 1.0 and "assumed, not read" in found.notes[0]

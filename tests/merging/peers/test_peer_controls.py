@@ -45,7 +45,7 @@ def test_controls_keep_budgets_and_corridors(merging: Merging, seed: int, moves:
 
 
 #: 4 islands, decisions at every step, a pair takes one step and so do all four.
-SMALL = Peers(Corridor(2, 6, 1, 10**9, 10**9, 9 * 10**9), Merging(100, (100.0,)), 4)
+SMALL = Peers(Corridor(2, 6, 1, 10**9, 10**9, 9 * 10**9), Merging(payload_bytes=100, bandwidth=(100.0,)), 4)
 
 
 def placements(p: Peers, budgets: list[int]) -> Iterator[PeerSchedule]:

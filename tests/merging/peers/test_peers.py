@@ -13,6 +13,7 @@ from strategies import LEARNER, S
 
 from protocol.errors import BadInput, SchedulerError
 from protocol.merging.peers.schedules import GRAPH, RING, Merging
+from protocol.reading import read
 from protocol.scheduler import Decision, Observation
 
 # What a merge costs -----------------------------------------------------------------------------------------------
@@ -26,7 +27,7 @@ def test_costs_by_hand() -> None:
 
 
 def test_a_slow_interface_is_felt_by_its_partner_alone() -> None:
-    p = peers(Merging(100, (50.0, 50.0, 50.0, 10.0), latency_s=0.5))
+    p = peers(Merging(payload_bytes=100, bandwidth=(50.0, 50.0, 50.0, 10.0), latency_s=0.5))
     assert p.busy_ns((0, 1)).tolist() == [2 * S + S // 2] * 2 + [0, 0]
     assert p.busy_ns((0, 3)).tolist() == [10 * S + S // 2, 0, 0, 10 * S + S // 2]
     # All four: 2 (3/4) 100 / 10 = 15 s, and six hops.
@@ -34,7 +35,7 @@ def test_a_slow_interface_is_felt_by_its_partner_alone() -> None:
 
 
 def test_a_ring_has_a_window_for_each_island() -> None:
-    p = peers(Merging(100, (50.0, 50.0, 50.0, 50.0, 50.0, 10.0), exchange=RING), n=6)
+    p = peers(Merging(payload_bytes=100, bandwidth=(50.0, 50.0, 50.0, 50.0, 50.0, 10.0), exchange=RING), n=6)
     # Two payloads over the slowest of three interfaces; 5 is slow, and so are its two neighbours.
     assert (p.busy_ns((0, 1, 2, 3, 4, 5)) // S).tolist() == [20, 4, 4, 4, 20, 20]
     assert (p.busy_ns((5, 2, 0, 4, 1, 3)) // S).tolist() == [4, 4, 20, 20, 4, 20]
@@ -42,11 +43,11 @@ def test_a_ring_has_a_window_for_each_island() -> None:
 
 
 def test_a_declared_graph_says_who_exchanges() -> None:
-    p = peers(Merging(100, (50.0,), exchange=GRAPH, graph=("0-1", "1-2", "2-3")))
+    p = peers(Merging(payload_bytes=100, bandwidth=(50.0,), exchange=GRAPH, graph=("0-1", "1-2", "2-3")))
     assert p.sent((0, 1, 2, 3)).tolist() == [100, 200, 200, 100]
     assert (p.busy_ns((0, 1, 2, 3)) // S).tolist() == [4] * 4  # 0 and 3 wait for neighbours with two links
     assert p.group_problem((0, 3)) is None  # a pair exchanges directly
-    star = peers(Merging(100, (50.0,), exchange=GRAPH, graph=("0-1", "2-3")))
+    star = peers(Merging(payload_bytes=100, bandwidth=(50.0,), exchange=GRAPH, graph=("0-1", "2-3")))
     assert "does not connect" in str(star.group_problem((0, 1, 2, 3)))
 
 
@@ -68,7 +69,8 @@ def test_a_declared_graph_says_who_exchanges() -> None:
 )
 def test_declarations_are_checked(change: dict[str, Any], n: int, message: str) -> None:
     with pytest.raises(BadInput, match=message) as caught:
-        Merging(**{"payload_bytes": 100, "bandwidth": (50.0,), **change}).validate("x.toml, peer", n)
+        values = {"payload_bytes": 100, "bandwidth": (50.0,), **change}
+        read(Merging, values, "x.toml, peer").check("x.toml, peer", n)
     assert str(caught.value).startswith("x.toml, peer") and "\n" not in str(caught.value)
 
 
