@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import unicodedata
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -198,3 +199,20 @@ def _remove(folder: Path, name: str) -> None:
             parent.rmdir()
         except OSError:  # not empty: something else lies there
             return
+
+
+def clean(text: object) -> str:
+    """The text on one line, with control, format and unassigned characters spelled out as U+XXXX.
+
+    Terminal escapes, line separators and direction overrides could otherwise change what a reader sees.
+    """
+    shown = []
+    for char in str(text):
+        category = unicodedata.category(char)
+        if char in "\n\t\r":
+            shown.append(" ")
+        elif category[0] == "C" or category in ("Zl", "Zp"):
+            shown.append(f"U+{ord(char):04X}")
+        else:
+            shown.append(char)
+    return "".join(shown)

@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from protocol.text import clean as clean
+from protocol.files import clean as clean
 
 UNKNOWN = "–"
 MINUS = "−"

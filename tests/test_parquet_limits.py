@@ -11,7 +11,7 @@ import pytest
 
 from protocol import parquet
 from protocol.errors import BadInput
-from protocol.text import clean
+from protocol.files import clean
 
 
 def test_a_small_file_of_many_rows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,8 +26,8 @@ _PROSE = (".md", ".rst", ".log", ".ipynb")
 _SKIPPED = ("__pycache__", "node_modules")
 _IMPORTERS = ("exec", "eval", "run_path", "run_module", "spec_from_file_location", "exec_module", "walk_packages")
 FORMS = (
-    "FILE.py, FILE.py:Class, FILE.py:Class(name=value), package.module:attribute, cmd:COMMAND, a merge log (.jsonl, .csv) "
-    "or a name"
+    "FILE.py, FILE.py:Class, FILE.py:Class(name=value), package.module:attribute, cmd:COMMAND, "
+    "a merge log (.jsonl, .csv) or a name"
 )
 
 

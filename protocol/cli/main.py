@@ -16,7 +16,7 @@ from rich.text import Text
 from typer.exceptions import TyperException
 
 from protocol.errors import Interrupted, ProtocolError
-from protocol.text import clean
+from protocol.files import clean
 
 #: Commands in the order in which help lists them, and the modules of this package that `register` them.
 COMMANDS = {

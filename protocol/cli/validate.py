@@ -15,7 +15,7 @@ from rich.text import Text
 from adapters.conformance import CHECKS, Finding, check_scheduler
 from adapters.schedulers import open_scheduler
 from protocol.cli import options
-from protocol.text import clean
+from protocol.files import clean
 
 _STYLE = {"error": "bold red", "warning": "yellow"}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from judging import Command, Judge, Judged, command, small_world
+from judging import INNOCENT, Command, Judge, Judged, command, small_world
 
 # The end-to-end tests import these names from whichever conftest was loaded last.
 Protocol, refused = small_world.Protocol, small_world.refused
@@ -29,3 +29,14 @@ def certify(small: Path) -> Command:
         return command(out, "certify", scheduler, *world, "--out", out, *options)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def innocent(tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    folder = tmp_path_factory.mktemp("innocent")
+    (folder / "small.toml").write_text(small_world.SMALL_REGIME)
+    judging = Judge(folder / "small.toml", folder)
+    judged = judging(INNOCENT)
+    judging.close()
+    assert not judged.refused and sum(map(len, judged.gaps)) > 2
+    return judged
