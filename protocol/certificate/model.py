@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 from platform import python_version
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -26,6 +26,10 @@ TIERS = ("refused", "stress harness", "calibrated replay", "real replay", "live"
 
 Verdict = Literal["PASS", "FAIL", "INCONCLUSIVE"]
 Limits = tuple[float | None, float | None]
+#: A p-value is never 0: whatever was resampled includes what was seen.
+P = Annotated[float, Field(gt=0, le=1)]
+Count = Annotated[int, Field(ge=0)]
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class Part(BaseModel):
@@ -79,8 +83,8 @@ class RegimePart(OpenPart):
     """One regime as it was asked for; what else its file declares is carried along."""
 
     name: str
-    digest: str
-    islands: int
+    digest: Sha256
+    islands: int = Field(ge=1)
     corridor: CorridorPart
     n_seeds: int = Field(ge=1)
     slos: tuple[str, ...] = Field(min_length=1)
@@ -131,16 +135,16 @@ class Settings(Part):
     """
 
     back_end: BackEnd = "simulated"
-    root_seed: int
+    root_seed: Count
     root: Literal["public", "given", "fresh"] = "public"
     nonce: str | None = None
-    alpha: float
-    min_effect_pp: float
+    alpha: float = Field(gt=0, lt=1)
+    min_effect_pp: float = Field(ge=0)
     bounded: bool = False
     unconfined: bool = False
-    draws: int
-    control_draws: int = 0
-    probes: int = 0
+    draws: int = Field(ge=1)
+    control_draws: Count = 0
+    probes: Count = 0
     sequential: bool = False
     idle: int = 1
     attempts: int = 1
@@ -268,9 +272,9 @@ class TestPart(Part):
 
     name: str
     about: Literal["chance", "load"]
-    p: float | None
-    p_at_zero: float
-    smallest_p: float | None
+    p: P | None
+    p_at_zero: P
+    smallest_p: P | None
 
 
 class SeedRow(Part):
@@ -293,7 +297,7 @@ class ControlPart(Part):
     name: str
     question: str
     gain_pp: float | None
-    p: float | None
+    p: P | None
     n: int
     gates: bool
     says: str
@@ -312,10 +316,10 @@ class EnvelopePart(Part):
     load_gain_simulated: bool
     min_effect_pp: float
     tests: tuple[TestPart, ...]
-    p: float | None
+    p: P | None
     decided_by: str | None
-    p_sequential: float | None
-    p_holm: float | None
+    p_sequential: P | None
+    p_holm: P | None
     standing: str
     attainable_p: float | None
     bounded_lower_bound_pp: float | None
@@ -323,8 +327,8 @@ class EnvelopePart(Part):
     worst_seed: int | None
     worst_seed_gain_pp: float | None
     unseen_loss_share: float | None
-    n_seeds: int
-    n_draws: int
+    n_seeds: Count
+    n_draws: Count
     detectable_gain_pp: float | None
     policy_excess_pp: float | None
     control_excess_pp: float | None
@@ -362,12 +366,12 @@ class Claim(Part):
 class SeedPart(OpenPart):
     """What one seed (live: one block) was and did."""
 
-    seed: int
-    trace_digest: str
-    requests: int
-    merges: int
+    seed: Count
+    trace_digest: Sha256
+    requests: Count
+    merges: Count
     busy_s: float
-    inner_steps: int
+    inner_steps: Count
 
 
 class JudgedRegime(RegimePart):
@@ -389,7 +393,7 @@ class Certificate(Head):
     tier: TierPart
     sentence: str
     replays: tuple[dict[str, Any], ...] | None = None
-    files: dict[str, str] | None = None
+    files: dict[str, Sha256] | None = None
     pages: tuple[str, ...] | None = None
 
     def head(self) -> Head:

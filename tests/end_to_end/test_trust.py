@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from protocol.certificate.model import json_schema
 from protocol.files import canonical_json
 
-QUICK = ("--draws", "19", "--jobs", "1")
+QUICK = ("--draws", "19", "--jobs", "1", "--min-effect", "0")
 
 
 def test_preregistration_is_honoured_and_departures_show(
