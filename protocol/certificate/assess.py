@@ -71,10 +71,10 @@ def assess(head: Head, evidence: Sequence[Evidence]) -> Certificate:
 
 
 def _claims(evidence: Sequence[Evidence], spec: Spec, bounded: bool, n_claims: int) -> list[_Judged]:
-    integrity, transfer = integrity_gate(evidence, spec), transfer_gate(evidence, spec)
-    progress = progress_gate(evidence, spec)
+    integrity, progress = integrity_gate(evidence, spec), progress_gate(evidence, spec)
     found = []
     for index, slo in enumerate(spec.slos):
+        transfer = transfer_gate(evidence, spec, slo)
         gates = (integrity, transfer, load_match_gate(evidence, spec, slo, index), progress)
         found.append(_Judged(str(slo), spec, gates, measure(evidence, spec, index, bounded, n_claims)))
     return found

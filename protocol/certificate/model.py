@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from protocol.calibration.support import Support
 from protocol.gates.result import Status
 from protocol.gates.spec import BackEnd, Spec
 from protocol.merging.corridor import Corridor
@@ -71,12 +72,28 @@ class CorridorPart(Part):
         return Corridor(**self.model_dump())
 
 
+class RunRow(Part):
+    """One run of a calibration, counted by a limit, as it was measured and as the model serves it."""
+
+    run: str
+    load: str
+    requests: Count
+    merges: Count
+    violations: Count
+    simulated_violations: Count
+
+
 class SidecarPart(OpenPart):
-    """The simulated sidecar: its parameters, and what is stated of the calibration behind them."""
+    """The simulated sidecar: its parameters, and what is stated of the calibration behind them.
+
+    support : the ranges of load that the calibration saw.  agreement : by limit, its runs.
+    """
 
     name: str
     calibrated: bool
     calibration: dict[str, Any] | None = None
+    support: dict[str, tuple[float, float]] | None = None
+    agreement: dict[str, tuple[RunRow, ...]] | None = None
 
 
 class RegimePart(OpenPart):
@@ -205,6 +222,8 @@ class Head(Part):
             min_effect_pp=s.min_effect_pp,
             margin_pp=s.margin_pp,
             calibration=regime.sidecar.calibration,
+            support=None if regime.sidecar.support is None else Support(**regime.sidecar.support),
+            agreement={} if regime.sidecar.agreement is None else plain(regime.sidecar)["agreement"],
             server=None if self.server is None else self.server.name,
             attempts=s.attempts,
             confinement=self.contender.described("confinement"),

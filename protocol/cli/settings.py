@@ -13,6 +13,7 @@ import numpy as np
 
 from adapters.schedulers.opening import open_scheduler
 from adapters.schedulers.recorded import RecordedSource
+from adapters.sidecars.agreement import shown_for
 from adapters.sidecars.fitting import check_simulated
 from adapters.sidecars.simulated import SidecarModel, SimulatedSidecar, shipped_calibrations
 from adapters.traces.readers import read_trace
@@ -223,7 +224,9 @@ def without_calibration(regimes: Sequence[RegimePart]) -> list[RegimePart]:
 
 
 def _bare(sidecar: SidecarPart) -> SidecarPart:
-    return SidecarPart.model_validate({k: v for k, v in plain(sidecar).items() if k != "calibration"})
+    return SidecarPart.model_validate(
+        {k: v for k, v in plain(sidecar).items() if k not in ("calibration", "support", "agreement")}
+    )
 
 
 def calibrations_of(regimes: Sequence[RegimePart], given: Path | None) -> list[Path]:
@@ -243,7 +246,7 @@ def described(setting: Setting, regime: Mapping[str, Any], given: Path | None = 
         folder = given or shipped_calibrations()[str(sidecar["name"])]
         found = calibration.read(folder).stated()
         refuse_mismatch(found, merge_s=corridor.merge_ns / NS_PER_S)
-        sidecar["calibration"] = found
+        sidecar |= {"calibration": found, **shown_for(folder, setting.slos)}
     own = CorridorPart.model_fields
     return RegimePart.model_validate(
         {

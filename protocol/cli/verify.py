@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from adapters.sidecars.agreement import shown_for
 from adapters.sidecars.fitting import check_simulated
 from protocol import files
 from protocol.calibration import store as calibration
@@ -28,6 +29,7 @@ from protocol.cli.settings import Overrides, contender_opener, describe_contende
 from protocol.errors import BadInput
 from protocol.evidence import store
 from protocol.evidence.partial import locked
+from protocol.workload.slo import Slo
 
 
 def register(app: typer.Typer) -> None:
@@ -58,8 +60,7 @@ def verify_command(
     stated = read_json(folder)
     found = verify(folder)
     if not found:
-        for carried in sorted((folder / RAW / calibration.CARRIED).glob("*")):
-            found += check_simulated(carried)
+        found += _carried(folder, stated)
     if key is not None:
         found += [wrong for wrong in [signature.check(folder / CERTIFICATE, key)] if wrong]
     elif (folder / signature.SIGNATURE).is_file():
@@ -85,6 +86,21 @@ def verify_command(
     if pages is not None:
         draw_into(pages, certificate, store.read(folder / RAW))
         typer.echo(f"report: {pages / REPORT}")
+
+
+def _carried(folder: Path, stated: dict[str, Any]) -> list[str]:
+    """Differences between what a certificate says of its calibrations and what their models and rows give."""
+    found: list[str] = []
+    for carried in sorted((folder / RAW / calibration.CARRIED).glob("*")):
+        found += check_simulated(carried)
+    for regime in stated["regimes"] if not found else ():
+        sidecar = regime["sidecar"]
+        if isinstance(sidecar, dict) and sidecar.get("agreement") is not None:
+            source = folder / RAW / calibration.carried_as(sidecar["calibration"]["name"])
+            again = shown_for(source, [Slo.parse(text) for text in regime["slos"]])
+            own = {key: sidecar.get(key) for key in again}
+            found += [f"sidecar of {regime['name']}, {line}" for line in differences(own, again)]
+    return found
 
 
 def _old(folder: Path, stated: dict[str, Any], found: list[str], most: int, rejudge: Path | None) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from protocol.calibration.support import Support
 from protocol.merging.corridor import Corridor
 from protocol.merging.peers.schedules import Peers
 from protocol.workload.slo import Slo
@@ -24,6 +25,7 @@ class Spec:
     draws : matched draws a seed; `sequential` ones may be fewer.  idle : replays without merges a seed.
     margin_pp : of the A/A comparison, None where it follows from the minimum effect.
     calibration : what the head states of the calibration behind the sidecar, None without one.
+    support, agreement : the loads that the calibration saw, and by limit its runs as they were counted.
     server : name of the real server, None in simulation.  attempts : at a real replay that turns out invalid.
     loss : seeds to train and margin in nats, None where nothing is trained.
     confinement : what took hold of the scheduler's process, as it was stated before any of its code ran; None where no
@@ -47,6 +49,8 @@ class Spec:
     min_effect_pp: float
     margin_pp: float | None = None
     calibration: Mapping[str, Any] | None = None
+    support: Support | None = None
+    agreement: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     server: str | None = None
     attempts: int = 1
     loss: tuple[int, float] | None = None

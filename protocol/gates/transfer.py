@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.evidence.model import Evidence
+from protocol.gates.agreement import slo_checks, support_check
 from protocol.gates.result import Check, GateResult
 from protocol.gates.spec import Spec
 from protocol.gates.units import compared
@@ -17,6 +18,7 @@ from protocol.replay.measurements import Measurements
 from protocol.replay.replay import POLICY, UNIFORM
 from protocol.stats.equivalence import log_tost_paired
 from protocol.stats.ratios import MIN_REQUESTS, TransferRatio, transfer_ratio
+from protocol.workload.slo import Slo
 
 #: Declared minimum effect on the ratio of p95, and margin of agreement between simulator and server.
 MIN_RATIO, AGREEMENT = 1.10, 0.20
@@ -49,11 +51,12 @@ class Sides:
         )
 
 
-def transfer_gate(evidence: Sequence[Evidence], spec: Spec) -> GateResult:
+def transfer_gate(evidence: Sequence[Evidence], spec: Spec, slo: Slo | None = None) -> GateResult:
     """Ratio of p95 E2E among exposed over unexposed requests under random merges, the run being the unit (SPEC 6, G1).
 
     Where a real server served the draws, the effect is taken from them; with too few of them, and in simulation, from
-    the calibration behind the sidecar.  A calibrated simulator must agree.
+    the calibration behind the sidecar.  A calibrated simulator must agree: on the ratio, or for a claim on its `slo`,
+    within the loads that the calibration saw.
     """
     own = measured_sides(compared(evidence, spec)) if spec.on_server else None
     if own is not None and (len(own.enough().exposed_ms) or spec.calibration is None):
@@ -66,9 +69,20 @@ def transfer_gate(evidence: Sequence[Evidence], spec: Spec) -> GateResult:
         both = (Check("effect", "undecidable", reason), Check("agreement", "undecidable", reason))
         return GateResult("G1", TITLE, both)
     checks = calibrated_checks(spec.calibration, spec.alpha)
-    if spec.on_server:
+    if spec.on_server or slo is not None:
         checks = [c for c in checks if c.name.startswith("effect")]
+    if slo is not None and not spec.on_server:
+        checks += _for_claim(evidence, spec, slo)
     return GateResult("G1", TITLE, tuple(checks))
+
+
+def _for_claim(evidence: Sequence[Evidence], spec: Spec, slo: Slo) -> list[Check]:
+    """Whether the calibration speaks for a claim's load and its limit."""
+    rows = spec.agreement.get(str(slo))
+    if spec.support is None or rows is None:
+        reason = f"the calibration's runs were not counted by {slo}"
+        return [Check("agreement", "undecidable", reason)]
+    return [support_check(evidence, spec, spec.support), *slo_checks(rows, slo, spec.alpha)]
 
 
 # Of replays on a server ------------------------------------------------------------------------------------------
