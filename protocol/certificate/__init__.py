@@ -1,4 +1,4 @@
 """From gates to a certificate: model, sentence, correction over claims, signature, verification, comparison.
 
-May import: calibration, errors, evidence, files, gates, merging, replay, seeds, stats, workload.
+May import: calibration, errors, evidence, files, gates, merging, reading, replay, seeds, stats, workload.
 """

@@ -1,4 +1,4 @@
 """Merges and where they may lie: corridor, schedule, placements with their costs; pairs and rings in `peers`.
 
-May import: errors, workload.
+May import: errors, reading, workload.
 """

@@ -1,4 +1,4 @@
 """The declared worlds in which a scheduler is judged, one TOML file each.
 
-May import: errors, files, merging, workload.
+May import: errors, files, merging, reading, workload.
 """

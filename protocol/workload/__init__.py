@@ -1,4 +1,4 @@
 """What a sidecar is asked for and how it is held to it: request traces, SLOs; and the learner beside it.
 
-May import: errors.
+May import: errors, reading.
 """
