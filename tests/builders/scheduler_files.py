@@ -23,8 +23,7 @@ LINUX = sys.platform == "linux"
 Opener = Callable[..., ProcessSource]
 
 
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opener]:
+def opened_in(tmp_path: Path) -> Iterator[Opener]:
     """Write a scheduler and open it; everything is closed, and nothing may be left running."""
     sources: list[ProcessSource] = []
 

@@ -5,13 +5,20 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scheduler_files import FLEET, SEEN, Opener, answers, failure
+from scheduler_files import FLEET, SEEN, Opener, answers, failure, opened_in
 
 from adapters.schedulers import open_scheduler
 from protocol.errors import BadInput
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opener]:
+    yield from opened_in(tmp_path)
+
 
 # --- other languages ----------------------------------------------------------------------------------------
 

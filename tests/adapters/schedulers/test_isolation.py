@@ -8,12 +8,19 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scheduler_files import LINUX, SEEN, Opener, alive, answers, failure, scheduler
+from scheduler_files import LINUX, SEEN, Opener, alive, answers, failure, opened_in, scheduler
 
 from protocol.errors import SchedulerError
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opener]:
+    yield from opened_in(tmp_path)
+
 
 # --- isolation ----------------------------------------------------------------------------------------------
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from scheduler_files import FLEET, LATE_S, LINUX, SEEN, Opener, answers, failure, scheduler
+from scheduler_files import FLEET, LATE_S, LINUX, SEEN, Opener, answers, failure, opened_in, scheduler
 
 from adapters.conformance import synthetic_observations
 from adapters.schedulers import open_scheduler
 from adapters.schedulers.process import ProcessSource
 from protocol.errors import BadInput, SchedulerError
 from protocol.scheduler import Decision
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opener]:
+    yield from opened_in(tmp_path)
+
 
 # --- honest schedulers --------------------------------------------------------------------------------------
 
