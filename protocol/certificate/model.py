@@ -151,6 +151,8 @@ class Settings(Part):
     comparison where it is declared; root : where the root seed comes from, nonce : what a fresh one was derived with.
     """
 
+    model_config = ConfigDict(allow_inf_nan=False)
+
     back_end: BackEnd = "simulated"
     root_seed: Count
     root: Literal["public", "given", "fresh"] = "public"

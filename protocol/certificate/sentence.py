@@ -26,7 +26,7 @@ def sentence(head: Head, verdict: str, claims: Sequence[Claim]) -> str:
     if verdict == "FAIL":
         return _failed(head, claims)
     said = [
-        f"{name} {_beats(head, tier)}: {_listed(map(_gains, sorted(mine, key=_gain, reverse=True)))}."
+        f"{name} {_beats(head, tier, mine)}: {_listed(map(_gains, sorted(mine, key=_gain, reverse=True)))}."
         for tier in sorted({c.tier.number for c in won}, reverse=True)
         for mine in [[c for c in won if c.tier.number == tier]]
     ]
@@ -44,7 +44,10 @@ def sentence(head: Head, verdict: str, claims: Sequence[Claim]) -> str:
     return " ".join(parts)
 
 
-def _beats(head: Head, tier: int) -> str:
+def _beats(head: Head, tier: int, claims: Sequence[Claim]) -> str:
+    """What these claims of one tier license, on the servers and models of their own regimes."""
+    own = {claim.regime for claim in claims}
+    regimes = [r for r in head.regimes if r.name in own]
     server = "" if head.server is None else head.server.name
     if tier == 4:
         return f"improves sync-excess SLO violations on {server} in live operation over matched random placement"
@@ -52,11 +55,11 @@ def _beats(head: Head, tier: int) -> str:
     if tier == 3:
         return f"{placed} in replay on {server}"
     if tier == 2:
-        stated = [r.sidecar.calibration for r in head.regimes if r.sidecar.calibration is not None]
+        stated = [r.sidecar.calibration for r in regimes if r.sidecar.calibration is not None]
         servers = _listed(f"{c['server']} at {c['date']}" for c in stated)
         return f"{placed} under a sidecar model calibrated on {servers}"
     models = _listed(
-        f"{'' if r.sidecar.calibrated else 'uncalibrated '}simulated sidecar {r.sidecar.name}" for r in head.regimes
+        f"{'' if r.sidecar.calibrated else 'uncalibrated '}simulated sidecar {r.sidecar.name}" for r in regimes
     )
     return f"{placed} in a repeatable benchmark on the {models}"
 

@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import pytest
+from strategies import FunctionSource, head_for, quiet, ran, setting
 
-from protocol.certificate.compare import compare
+from protocol.certificate.assess import assess
+from protocol.certificate.compare import MUST_AGREE, compare, paired
+from protocol.certificate.model import Certificate, plain
 from protocol.errors import BadInput
 
 
+@cache
+def made() -> Certificate:
+    return assess(head_for(FunctionSource(quiet), [setting()]), ran())
+
+
 def certificate(
-    name: str, *ps: float | None, verdict: str = "PASS", root_seed: int = 1, trace: str = "a"
-) -> dict[str, Any]:
-    settings = {
-        "root_seed": root_seed,
-        "draws": 9,
-        "sequential": False,
-        "control_draws": 9,
-        "alpha": 0.05,
-        "min_effect_pp": 0.0,
-    }
-    regimes = [
-        {
-            "name": f"r{i}",
-            "digest": "d" * 64,
-            "slos": ["e2e<=1s"],
-            "n_seeds": 8,
-            "seeds": [{"trace_digest": trace * 64}],
-        }
-        for i in range(len(ps))
-    ]
-    claims = [
-        {"regime": f"r{i}", "slo": "e2e<=1s", "verdict": "INCONCLUSIVE" if p is None else verdict,
-         "envelope": {"p": p, "p_holm": p, "gain_pp": 1.0}}
-        for i, p in enumerate(ps)
-    ]  # fmt: skip
-    return {"contender": {"name": name}, "settings": settings, "regimes": regimes, "claims": claims}
+    name: str, *ps: float | None, verdict: str = "PASS", settings: Mapping[str, object] | None = None, trace: str = "a"
+) -> Certificate:
+    """The toy scheduler's, with as many claims as p-values."""
+    values = plain(made())
+    regime, claim = values["regimes"][0], values["claims"][0]
+    names = [f"r{i}" for i in range(len(ps))]
+    seeds = [{**seed, "trace_digest": trace * 64} for seed in regime["seeds"]]
+    return Certificate.model_validate({
+        **values,
+        "contender": {**values["contender"], "name": name},
+        "settings": {**values["settings"], **(settings or {})},
+        "regimes": [{**regime, "name": r, "seeds": seeds} for r in names],
+        "claims": [
+            {**claim, "regime": r, "verdict": "INCONCLUSIVE" if p is None else verdict,
+             "envelope": {**claim["envelope"], "p": p, "p_holm": p}}
+            for r, p in zip(names, ps, strict=True)
+        ],
+    })  # fmt: skip
 
 
 def test_trying_many_schedulers_is_paid_for() -> None:
@@ -51,13 +53,22 @@ def test_refused_and_undecidable_stay_so() -> None:
     assert [row.verdict for row in rows] == ["FAIL", "INCONCLUSIVE"] and rows[1].p_overall is None
 
 
+@pytest.mark.parametrize("key", MUST_AGREE)
+def test_claims_judged_at_other_levels_are_refused(key: str) -> None:
+    other = {"alpha": 0.01, "min_effect_pp": 0.5, "bounded": True}[key]
+    with pytest.raises(BadInput, match=f"a and b, {key}: found"):
+        compare({"a": certificate("a", 0.1), "b": certificate("b", 0.1, settings={key: other})})
+
+
 @pytest.mark.parametrize(
-    ("other", "word"),
-    [(certificate("b", 0.1, root_seed=2), "root_seed"), (certificate("b", 0.1, trace="b"), "regimes")],
+    ("change", "word"), [({"settings": {"root_seed": 2}}, "root_seed"), ({"trace": "b"}, "regimes")]
 )
-def test_incomparable_certificates_are_refused(other: dict[str, Any], word: str) -> None:
+def test_schedulers_of_other_worlds_are_not_paired(change: Any, word: str) -> None:
+    """One correction covers claims of any worlds; a difference seed by seed needs the same ones."""
+    both = {"a": certificate("a", 0.1), "b": certificate("b", 0.1, **change)}
+    assert len(compare(both)) == 2
     with pytest.raises(BadInput, match=word):
-        compare({"a": certificate("a", 0.1), "b": other})
+        paired(both)
 
 
 def test_one_is_no_comparison() -> None:

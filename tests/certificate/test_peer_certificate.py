@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,41 +13,46 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fleets import at
+from pairs import P, coin, evidence_of, head_of, pairs_of, peer_setting, quiet
 from strategies import FunctionSource, PlanSource, changed, plan_of, ran, write_folder
-from test_peers import at
 
 from protocol import files
 from protocol.campaign import run as campaign
 from protocol.certificate.assess import assess
 from protocol.certificate.compare import paired
-from protocol.certificate.verify import CERTIFICATE, RAW, verify
+from protocol.certificate.model import Certificate, plain
+from protocol.certificate.reading import CERTIFICATE, RAW
+from protocol.certificate.verify import verify
 from protocol.errors import BadInput
 from protocol.evidence import store as evidence
 from protocol.evidence.model import CROSSED, PARTNERS, TIMING, Evidence
 from protocol.gates.integrity import integrity_gate
 from protocol.gates.peers import peer_progress_gate
+from protocol.gates.result import GateResult
 from protocol.merging.schedule import Schedule
 from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM
 from protocol.scheduler import Decision, Observation
 
 
-def certificate_of(function: Any, name: str = "toy-scheduler") -> dict[str, Any]:
+def certificate_of(function: Any, name: str = "toy-scheduler") -> Certificate:
     return assess(head_of(function, name), evidence_of(function))
 
 
-def status(certificate: dict[str, Any], gate: str) -> str:
-    return next(g["status"] for g in certificate["claims"][0]["gates"] if g["gate"] == gate)
+def integrity(found: Sequence[Evidence]) -> GateResult:
+    asked = head_of(quiet)
+    return integrity_gate(found, replace(asked.spec(asked.regimes[0]), n_seeds=len(found)))
 
 
 def test_a_load_aware_pair_scheduler_is_certified_and_a_blind_one_is_not() -> None:
     good, blind = certificate_of(quiet), certificate_of(coin)
-    assert good["verdict"] == "PASS" and good["claims"][0]["envelope"]["gain_pp"] > 1
-    assert blind["verdict"] == "FAIL" and status(blind, "G3") == "failed"
+    assert good.verdict == "PASS" and (good.claims[0].envelope.gain_pp or 0) > 1
+    assert blind.verdict == "FAIL" and blind.claims[0].status("G3") == "failed"
     for certificate in (good, blind):
-        assert [status(certificate, g) for g in ("G0", "G2", "G4")] == ["passed"] * 3
-    names = [c["name"] for c in good["claims"][0]["envelope"]["controls"]]
+        assert [certificate.claims[0].status(g) for g in ("G0", "G2", "G4")] == ["passed"] * 3
+    names = [c.name for c in good.claims[0].envelope.controls]
     assert names == [UNIFORM, TIMING, PARTNERS, "unrelated-trace", "placebo"]
-    seed = good["regimes"][0]["seeds"][0]
+    seed = plain(good)["regimes"][0]["seeds"][0]
     assert seed["bytes"] == sum(seed["by_island"]["bytes"]) == 200 * seed["merges"]
     assert seed["busy_s"] == 4 * seed["merges"] and sum(seed["by_island"]["merges"]) == 2 * seed["merges"]
 
@@ -80,7 +86,7 @@ def test_a_scheduler_that_looks_ahead_at_partners_is_caught() -> None:
         return pairs_of(obs, lambda i: hash((calls["n"] * 7919 + i) % 31)) if obs.time_s % 9 == 0 else Decision(False)
 
     found = campaign.run(plan_of(FunctionSource(fickle)), [peer_setting(n_seeds=2)], jobs=1)
-    gate = integrity_gate(found, P.corridor, planner=False, peers=P)
+    gate = integrity(found)
     assert gate.status == "failed" and "participants of merge" in gate.reason
 
 
@@ -96,12 +102,12 @@ def tampered(arm: str, schedules: Any) -> list[Evidence]:
 def test_a_control_with_another_budget_fails_integrity(arm: str) -> None:
     own = P.read(evidence_of(quiet)[0].placed[arm])
     other = P.read(evidence_of(coin)[1].placed[POLICY])[0]
-    gate = integrity_gate(tampered(arm, [*own[:-1], other]), P.corridor, planner=False, peers=P)
+    gate = integrity(tampered(arm, [*own[:-1], other]))
     assert gate.status == "failed" and f"seed 0, {arm} {len(own) - 1}" in gate.reason
 
 
 def test_a_schedule_outside_an_islands_corridor_fails_integrity() -> None:
-    gate = integrity_gate(tampered(POLICY, [at((1, (0, 1)))]), P.corridor, planner=False, peers=P)
+    gate = integrity(tampered(POLICY, [at((1, (0, 1)))]))
     assert gate.status == "failed" and "H_min is 8" in gate.reason
 
 
@@ -205,19 +211,19 @@ def coin_fleet(obs: Observation, rng: np.random.Generator) -> bool:
 def test_the_paired_gain_by_hand() -> None:
     one, other = certificate_of(quiet, "quiet"), certificate_of(coin, "coin")
     row = paired({"a": one, "b": other})[0]
-    mine, its = ([s["policy"] for s in c["claims"][0]["envelope"]["per_seed"]] for c in (one, other))
-    d = np.array(its) - np.array(mine)
+    mine, its = ([s.draw_mean - s.policy for s in c.claims[0].envelope.per_seed] for c in (one, other))
+    d = np.array(mine) - np.array(its)
     assert row.gain_pp == pytest.approx(d.mean()) and row.n_seeds == 10
     half = 2.262157 * d.std(ddof=1) / np.sqrt(10)  # t table, 9 degrees of freedom
     assert row.interval_pp == pytest.approx((d.mean() - half, d.mean() + half), rel=1e-6)
     # Every sign flip enumerated: at most as large a sum.
     signs = 1 - 2 * ((np.arange(1024)[:, None] >> np.arange(10)) & 1)
     assert row.p == pytest.approx(np.mean(signs @ d >= d.sum() - 1e-9))
-    total = sum(s["bytes"] for s in one["regimes"][0]["seeds"])
+    total = sum(s.described("bytes") for s in one.regimes[0].seeds)
     assert row.exchanged["bytes"][0] == total and set(row.exchanged) == {"merges", "bytes", "busy_s", "inner_steps"}
-    assert row.verdicts == tuple(c["claims"][0]["verdict"] for c in (one, other))
+    assert row.verdicts == tuple(c.claims[0].verdict for c in (one, other))
     assert row.matched == all(a == b for a, b in row.exchanged.values())
-    assert paired({"a": one, "b": one | {"x": 1}})[0].matched
+    assert paired({"a": one, "b": one})[0].matched
     assert paired({"b": other, "a": one})[0].gain_pp == pytest.approx(-row.gain_pp)
 
 
@@ -225,10 +231,10 @@ def test_a_pair_is_two_of_one_world() -> None:
     one = certificate_of(quiet)
     with pytest.raises(BadInput, match="3 certificates; expected two"):
         paired({"a": one, "b": one, "c": one})
-    elsewhere = {**one, "settings": {**one["settings"], "root_seed": 8}}
+    elsewhere = one.model_copy(update={"settings": one.settings.model_copy(update={"root_seed": 8})})
     with pytest.raises(BadInput, match="root_seed"):
         paired({"a": one, "b": elsewhere})
-    blank = json.loads(json.dumps(one))
-    blank["claims"][0]["envelope"]["per_seed"] = []
+    values = plain(one)
+    values["claims"][0]["envelope"]["per_seed"] = []
     with pytest.raises(BadInput, match="no values by seed"):
-        paired({"a": one, "b": blank})
+        paired({"a": one, "b": Certificate.model_validate(values)})

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,10 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import FunctionSource, head_for, quiet, ran, setting, write_folder
 
+import protocol
 from adapters.sidecars.simulated import shipped_calibrations
 from protocol import files
 from protocol.calibration import store as calibration
-from protocol.certificate.verify import CERTIFICATE, RAW, differences, read_certificate, verify
+from protocol.certificate.model import Head, json_schema
+from protocol.certificate.reading import CERTIFICATE, RAW, read_certificate
+from protocol.certificate.verify import differences, verify
 from protocol.cli.compare import _trusted
 from protocol.errors import BadInput, ProtocolError
 from protocol.evidence import store as evidence
@@ -31,17 +35,19 @@ CALIBRATION = shipped_calibrations()["vllm-cpu"]
 CARRIED = tuple(
     f"{calibration.carried_as('vllm-cpu')}/{name}" for name in sorted(p.name for p in CALIBRATION.iterdir())
 )
-NAMES = (CERTIFICATE, *(f"{RAW}/{name}" for name in (evidence.ASKED, *evidence.TABLES, *CARRIED)))
+SCHEMA = Path(protocol.__file__).parent / "certificate.schema.json"
+TABLES = (evidence.DECISIONS, evidence.PLACEMENTS, evidence.REQUESTS, evidence.SEEDS)
+NAMES = (CERTIFICATE, *(f"{RAW}/{name}" for name in (evidence.ASKED, *TABLES, *CARRIED)))
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("certificate")
-    head, measured = head_for(FunctionSource(quiet), [setting()]), calibration.read(CALIBRATION)
-    head["regimes"][0]["sidecar"] |= {
+    asked, measured = head_for(FunctionSource(quiet), [setting()]).plain(), calibration.read(CALIBRATION)
+    asked["regimes"][0]["sidecar"] |= {
         **measured.model.plain(), "calibrated": True, "calibration": measured.stated(),
     }  # fmt: skip
-    write_folder(folder, head, list(ran()), [CALIBRATION])
+    write_folder(folder, Head.model_validate(asked), ran(), [CALIBRATION])
     return folder
 
 
@@ -284,11 +290,11 @@ def test_a_calibration_is_recomputed_from_its_own_rows(original: Path, scratch: 
     restore(original, scratch)
     asked = json.loads((scratch / RAW / evidence.ASKED).read_text())
     asked["regimes"][0]["sidecar"]["calibration"]["runs"][0]["exposed_p95_ms"] *= 1.5
-    write_folder(scratch, asked, evidence.read(scratch / RAW), [CALIBRATION])
+    write_folder(scratch, Head.model_validate(asked), evidence.read(scratch / RAW), [CALIBRATION])
     assert verify(scratch) == [f"{calibration.carried_as('vllm-cpu')}, runs: the certificate states another"]
     asked["regimes"][0]["sidecar"] = json.loads((original / RAW / evidence.ASKED).read_text())["regimes"][0]["sidecar"]
     asked["regimes"][0]["sidecar"]["decode_slowdown"] += 1
-    write_folder(scratch, asked, evidence.read(scratch / RAW), [CALIBRATION])
+    write_folder(scratch, Head.model_validate(asked), evidence.read(scratch / RAW), [CALIBRATION])
     assert [line.split(":")[0] for line in verify(scratch)] == ["sidecar vllm-cpu.decode_slowdown"]
 
 
@@ -355,4 +361,70 @@ def test_not_a_number_in_what_was_asked_is_a_finding(original: Path, tmp_path: P
     asked = json.loads(path.read_text())
     asked["settings"]["min_effect_pp"] = math.nan
     path.write_text(json.dumps(asked))
-    assert any("NaN or infinite" in line for line in verify(folder))
+    assert any(line.startswith(f"{RAW}/{evidence.ASKED}, settings.min_effect_pp: ") for line in verify(folder))
+
+
+# Fields of the wrong kind -----------------------------------------------------------------------------------------
+
+MISTYPED: list[tuple[tuple[Any, ...], Any]] = [
+    (("verdict",), "MAYBE"), (("tier", "number"), 7), (("tier", "number"), "1"), (("tier", "upper_bound"), 0),
+    (("claims", 0, "gates", 0, "gate"), "G9"), (("claims", 0, "gates", 0, "status"), "fine"),
+    (("claims", 0, "envelope", "gain_pp"), "2.5"), (("claims", 0, "envelope", "tests", 0, "p"), "0.01"),
+    (("claims", 0, "envelope", "n_seeds"), 1.5), (("regimes", 0, "corridor", "h_min"), None),
+    (("regimes", 0, "seeds", 0, "merges"), "3"), (("settings", "draws"), True), (("contender", "kind"), "oracle"),
+    (("sentence",), None), (("regimes", 0, "corridor", "h_mid"), 3), (("settings", "extra"), 1),
+]  # fmt: skip
+
+
+def mistype(value: Any, path: tuple[Any, ...], to: Any) -> None:
+    at(value, path[:-1])[path[-1]] = to
+
+
+@pytest.mark.parametrize(("path", "to"), MISTYPED)
+def test_a_field_of_another_kind_is_named_by_both_readers(
+    original: Path, scratch: Path, path: tuple[Any, ...], to: Any
+) -> None:
+    restore(original, scratch)
+    certificate = json.loads((scratch / CERTIFICATE).read_text())
+    mistype(certificate, path, to)
+    files.write_text(scratch / CERTIFICATE, files.canonical_json(certificate))
+    field = ".".join(map(str, path))
+    assert any(field in line for line in verify(scratch))
+    with pytest.raises(BadInput, match=field.replace(".", r"\.")) as caught:
+        read_certificate(scratch)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("path", "to"), [m for m in MISTYPED if m[0][0] in ("regimes", "settings", "contender")])
+def test_a_question_of_another_kind_is_named(original: Path, scratch: Path, path: tuple[Any, ...], to: Any) -> None:
+    restore(original, scratch)
+    if path[:3] == ("regimes", 0, "seeds"):
+        return  # no part of what was asked
+    asked = json.loads((scratch / RAW / evidence.ASKED).read_text())
+    mistype(asked, path, to)
+    files.write_text(scratch / RAW / evidence.ASKED, files.canonical_json(asked))
+    where = f"{RAW}/{evidence.ASKED}, {'.'.join(map(str, path))}"
+    assert any(line.startswith(where) for line in verify(scratch))
+
+
+# The schema ------------------------------------------------------------------------------------------------------
+
+
+def test_the_schema_beside_the_code_is_the_one_that_is_generated() -> None:
+    """When a field was changed on purpose: `python tests/certificate/test_verify.py` writes it anew."""
+    assert SCHEMA.read_text("utf-8") == files.canonical_json(json_schema())
+
+
+def test_the_schema_holds_a_certificate_and_not_a_mistyped_one(original: Path) -> None:
+    validator = jsonschema.Draft202012Validator(json_schema())
+    validator.check_schema(json_schema())
+    certificate = json.loads((original / CERTIFICATE).read_text())
+    assert list(validator.iter_errors(certificate)) == []
+    for path, to in MISTYPED:
+        other = copy.deepcopy(certificate)
+        mistype(other, path, to)
+        assert list(validator.iter_errors(other)), path
+
+
+if __name__ == "__main__":
+    files.write_text(SCHEMA, files.canonical_json(json_schema()))

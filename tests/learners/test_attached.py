@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from strategies import FunctionSource, changed, described, plan_of, ran, setting
-from test_measured import TABLE
-from test_peer_certificate import P, coin, evidence_of, head_of
+from curves import TABLE
+from pairs import P, coin, evidence_of, head_of
+from strategies import FunctionSource, changed, head_for, plan_of, quiet, ran, setting
 
-from protocol.campaign import run as campaign
+from protocol.campaign import arms
+from protocol.certificate.model import Head
 from protocol.cli import learning
-from protocol.cli.settings import settings_for
+from protocol.cli.settings import Overrides, settings_for
 from protocol.errors import BadInput
 from protocol.evidence.model import Evidence
 from protocol.evidence.trained import Trained
@@ -86,16 +86,17 @@ def test_schedulers_see_the_measured_loss_and_tokens(tmp_path: Path, regime: str
 
     watched = curve(tmp_path)
     placed = {}
-    for name, overrides in (("modelled", {}), ("measured", {"learner": watched})):
-        (one,), (text,) = settings_for([regime], [], None, None, 1, overrides)
+    for name, overrides in (("modelled", Overrides()), ("measured", Overrides(learner=watched))):
+        (one,), (stated,) = settings_for([regime], [], None, None, 1, overrides)
         plan = plan_of(FunctionSource(watching))
         workload = one.worlds.workload(0)
         seen.clear()
-        roll = campaign.place(plan, one, 0, workload, campaign.load(plan, one, 0, workload), until_ns=60 * 10**9)
+        roll = arms.place(plan, one, 0, workload, arms.load(plan, one, 0, workload), until_ns=60 * 10**9)
         placed[name] = roll.schedule.start_ns.tolist()
     # 8163 steps in 600 s over 60 measured ones: no divisor of 128 covers them, so the largest; 1 token a step.
-    assert text["learner"]["steps_per_measured_step"] == 128 and text["tokens_per_step"] == 1
-    assert text["learner"]["kind"] == "measured" and text["learner"]["method"] == "DiLoCo"
+    shown = stated.described("learner")
+    assert shown["steps_per_measured_step"] == 128 and stated.tokens_per_step == 1
+    assert shown["kind"] == "measured" and shown["method"] == "DiLoCo"
     assert placed["measured"][0] == 128 * 73_500_000 and placed["modelled"][0] == 512 * 73_500_000
     assert seen[0].tokens == seen[0].steps_since_merge and seen[0].loss == pytest.approx(3.1)
     assert seen[-1].staleness_s > 0
@@ -115,10 +116,10 @@ def test_trained_steps_carry_their_fractions() -> None:
 ASKED = {"seeds": 3, "steps_per_trained_step": 16}
 
 
-def trained(head: Mapping[str, Any], found: list[Evidence], corpus: Any, jobs: int = 1) -> list[Trained]:
-    fresh = [changed(e, trained={}) for e in found]
-    learning.train(learning.Training(corpus, dict(ASKED), "any"), head, fresh, jobs)
-    return [t for e in fresh for t in e.trained.values()]
+def trained(head: Head, found: list[Evidence], corpus: Any, jobs: int = 1) -> list[Trained]:
+    made = learning.train(learning.Training(corpus, dict(ASKED), "any"), head, found, jobs)
+    assert not any(e.trained for e in found)
+    return [t for e in made for t in e.trained.values()]
 
 
 def test_pairs_are_trained_as_judged(torch: Any, corpus: Any) -> None:
@@ -134,7 +135,7 @@ def test_pairs_are_trained_as_judged(torch: Any, corpus: Any) -> None:
 
 def test_one_island_stands_for_four_workers(torch: Any, corpus: Any) -> None:
     found = list(ran())
-    head = {"settings": {"root_seed": 7}, "regimes": [described(setting())]}
+    head = head_for(FunctionSource(quiet), [setting()])
     same = changed(found[0], placed={**found[0].placed, UNIFORM: found[0].placed[POLICY]})
     rows = trained(head, [same, *found[1:]], corpus)
     # An arm with the policy's own schedule is the policy's own run: equal parameters, batches and rounds.
@@ -165,11 +166,13 @@ def test_without_torch_there_is_one_line_and_no_replay(tmp_path: Path) -> None:
 
 
 def test_more_training_than_the_regime_has_is_refused(corpus: Any) -> None:
-    head: dict[str, Any] = {"settings": {}, "versions": {}, "regimes": [described(setting(n_seeds=10))]}
+    head = head_for(FunctionSource(quiet), [setting(n_seeds=10)])
     for asked, what in (
         ({"seeds": 11}, "--train-seeds: found 11"),
         ({"steps_per_trained_step": 481}, "--train-factor"),
     ):
         with pytest.raises(BadInput, match=what):
-            learning.Training(corpus, {**ASKED, **asked}, "any").enter(head)
-    assert head["settings"] == {}
+            learning.Training(corpus, {**ASKED, **asked}, "any").entered(head)
+    entered = learning.Training(corpus, {**ASKED, "loss_margin": 0.1}, "2.0").entered(head)
+    assert entered.settings.train is not None and entered.versions["torch"] == "2.0"
+    assert head.settings.train is None and entered.spec(entered.regimes[0]).loss == (3, 0.1)
