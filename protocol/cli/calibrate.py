@@ -20,7 +20,7 @@ from adapters.sidecars.simulated import SidecarModel
 from protocol.calibration import store as calibrations
 from protocol.calibration.model import Calibration, CalibrationPlan, CalibrationRun
 from protocol.cli import options
-from protocol.cli.progress import progress
+from protocol.cli.progress import progress_bar
 from protocol.errors import BadInput, Interrupted
 from protocol.evidence.partial import locked
 from protocol.files import CERTIFICATE, canonical_json, write_text
@@ -176,10 +176,10 @@ def _measure(
         calibrations.write_runs(partial / f".{run.label}", [run])
         (partial / f".{run.label}").rename(partial / f"run-{run.label}")
 
-    with progress(notes, counted=False) as bar:
-        task = bar.add_task("replaying", total=plan.seconds)
+    with progress_bar(notes, "replaying", counted=False) as tell:
+        tell(total=plan.seconds)
         return calibrating.measure(
-            server, plan, lambda line: notes.print(line, soft_wrap=True), lambda s: bar.advance(task, s), kept, keep
+            server, plan, lambda line: notes.print(line, soft_wrap=True), lambda s: tell(advance=s), kept, keep
         )
 
 

@@ -17,7 +17,8 @@ from protocol.certificate.model import Head, versions
 from protocol.certificate.root import Root
 from protocol.cli import learning, options, real
 from protocol.cli.groups import Draws, Judging, Learning, Output, Server, Training, Trust, Worlds
-from protocol.cli.judging import Request, judge, progress_bar
+from protocol.cli.judging import Request, judge
+from protocol.cli.progress import progress_bar
 from protocol.cli.settings import (
     Chosen,
     Overrides,

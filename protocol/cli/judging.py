@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from protocol import files
 from protocol.certificate import ledger, preregistration, signature
@@ -115,15 +112,3 @@ def _run(head: Head, request: Request, notes: Console) -> Certificate:
     )
     partial_results.remove()
     return certificate
-
-
-@contextmanager
-def progress_bar(notes: Console, what: str) -> Iterator[Callable[..., Any]]:
-    """A bar; call what is yielded with completed=, total= and description=."""
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-        console=notes, transient=True,
-    )  # fmt: skip
-    with bar:
-        task = bar.add_task(what)
-        yield lambda **changes: bar.update(task, **changes)

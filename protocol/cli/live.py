@@ -25,7 +25,8 @@ from protocol.campaign.plan import Setting
 from protocol.certificate.model import Head, RegimePart, versions
 from protocol.cli import options, real
 from protocol.cli.groups import Judging, Learning, Output, Server, Trust
-from protocol.cli.judging import Request, judge, progress_bar
+from protocol.cli.judging import Request, judge
+from protocol.cli.progress import progress_bar
 from protocol.cli.settings import (
     Overrides,
     describe_contender,

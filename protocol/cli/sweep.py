@@ -20,7 +20,8 @@ from protocol.campaign.run import run
 from protocol.cli import options
 from protocol.cli.certify import Asked, Sidecar
 from protocol.cli.groups import Draws, Judging, Learning, Output, Server, Training, Trust, Worlds
-from protocol.cli.judging import judge, progress_bar
+from protocol.cli.judging import judge
+from protocol.cli.progress import progress_bar
 from protocol.cli.settings import describe_contender
 from protocol.errors import BadInput
 from protocol.gates.envelope import measure

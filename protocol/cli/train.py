@@ -24,7 +24,7 @@ from rich.console import Console
 from protocol import files
 from protocol.cli import options
 from protocol.cli import train_grid as grid
-from protocol.cli.progress import progress
+from protocol.cli.progress import progress_bar
 from protocol.cli.train_measure import acceleration_rows, contraction_rows, momentum_rows, transfer_rows
 from protocol.errors import BadInput
 from protocol.merging.peers.topology import Topology, UnstableMixing, warn_if_unstable
@@ -177,8 +177,8 @@ def _run(work: Sequence[grid.Cell], corpus: Corpus, jobs: int, kept: Path | None
     threads = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
-        with progress(Console(stderr=True)) as bar:
-            task = bar.add_task("training", total=len(work), completed=len(done))
+        with progress_bar(Console(stderr=True), "training") as tell:
+            tell(total=len(work), completed=len(done))
             parallel = joblib.Parallel(jobs, return_as="generator")
             results = parallel(joblib.delayed(grid.train_cell)(work[k], corpus) for k in order)
             for k, curve in zip(order, results, strict=True):
@@ -186,7 +186,7 @@ def _run(work: Sequence[grid.Cell], corpus: Corpus, jobs: int, kept: Path | None
                 if kept is not None:
                     kept.mkdir(parents=True, exist_ok=True)
                     files.write_text(kept / f"{names[k]}.json", json.dumps(curve.as_dict()))
-                bar.update(task, advance=1, description=work[k].label)
+                tell(advance=1, description=work[k].label)
     finally:
         os.environ.pop("OMP_NUM_THREADS") if threads is None else os.environ.update(OMP_NUM_THREADS=threads)
     return [done[k] for k in range(len(work))]

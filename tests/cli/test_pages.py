@@ -1,15 +1,14 @@
-"""Pages of an output folder: compared where they are there, and drawn again by a command."""
+"""Pages of an output folder: compared where they are there, and drawn again into a folder of their own."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from sample_certificate import build
 
-from protocol.certificate.reading import read_certificate
-from protocol.cli.main import build
-from protocol.cli.pages import FIGURES, REPORT, TABLES, differing_pages
+from protocol.certificate.model import Certificate
+from protocol.cli.pages import FIGURES, REPORT, TABLES, differing_pages, draw_into
 from protocol.errors import BadInput
 from protocol.files import names_in
 
@@ -44,10 +43,9 @@ def test_a_page_that_is_there_must_be_what_is_drawn(kept: Path) -> None:
     ]
 
 
-def test_a_folder_kept_without_pages_is_verified_and_drawn_again(tmp_path: Path) -> None:
-    said = CliRunner().invoke(build(["verify"]), ["verify", str(KEPT), "--pages", str(tmp_path / "new")])
-    assert said.exit_code == 0, said.output
-    assert said.stderr.count("not compared") == 1 and "verified: INCONCLUSIVE" in said.stdout
-    assert sorted(names_in(tmp_path / "new")) == sorted(read_certificate(KEPT).pages)
-    again = CliRunner().invoke(build(["verify"]), ["verify", str(KEPT), "--pages", str(KEPT)])
-    assert isinstance(again.exception, BadInput) and (KEPT / "certificate.json").is_file()
+def test_pages_are_drawn_into_no_folder_that_holds_a_certificate() -> None:
+    made, evidence = build(seeds=2, draws=3)
+    before = names_in(KEPT)
+    with pytest.raises(BadInput, match="a new or empty folder"):
+        draw_into(KEPT, Certificate.model_validate(made), evidence)
+    assert names_in(KEPT) == before

@@ -13,6 +13,7 @@ import pytest
 from conftest import Protocol, refused
 
 from protocol.evidence.store import ASKED, DECISIONS, PLACEMENTS, REQUESTS, SEEDS
+from protocol.files import names_in
 
 #: So short a world shows a gain; it does not show half a percentage point of it.
 QUICK = ("--draws", "39", "--jobs", "1", "--min-effect", "0")
@@ -227,13 +228,27 @@ def test_pages_that_were_edited_are_found(protocol: Protocol, small: Path, aware
     protocol("certify", aware, "--regime", small, "--out", out, *QUICK)
     assert not (out / ".lock").exists()
     report, table = out / "report.html", out / "tables" / "claims.md"
-    report.write_text(report.read_text().replace("PASS", "PASSED", 1))
+    report.write_text(report.read_text().replace("Certificate", "Diploma", 1))
     table.write_text(table.read_text().replace("1", "2", 1))
     (out / "figures" / "gain-overview.pdf").unlink()
     said = protocol("verify", out)
     assert said.returncode == 1 and "not there: figures/gain-overview.pdf" in said.stderr
     for name in ("report.html", "tables/claims.md"):
         assert name in said.stdout
+
+
+def test_a_folder_without_pages_is_verified_and_draws_them_again(
+    protocol: Protocol, small: Path, aware: Path, tmp_path: Path
+) -> None:
+    out, again = tmp_path / "out", tmp_path / "again"
+    protocol("certify", aware, "--regime", small, "--out", out, *QUICK)
+    pages = [name for name in names_in(out) if name.startswith(("report", "tables", "figures"))]
+    kept = {name: (out / name).read_bytes() for name in pages}
+    for name in pages:
+        (out / name).unlink()
+    said = protocol("verify", out, "--pages", again)
+    assert said.returncode == 0 and said.stderr.count("not there") == 1
+    assert {name: (again / name).read_bytes() for name in names_in(again)} == kept
 
 
 def test_nothing_is_made_for_a_scheduler_that_does_not_load(inside: Protocol, small: Path, tmp_path: Path) -> None:
