@@ -34,6 +34,7 @@ PAIR_HEADS = (
     "Against", "Published difference (pp)", "p published", "p recomputed", "Least attainable",
     "At equal budget (pp)", "At the windows' bounds (pp)", "Per realised window", "Win survives", "Verdict",
 )  # fmt: skip
+FINDING_HEADS = ("Finding", "Value", "What it says")
 FORMAT_HEADS = ("Format", "Files", "Rows", "Clock", "Units", "Start times", "Gates that it cannot decide alone")
 
 
@@ -47,6 +48,8 @@ def write_page(document: Mapping[str, Any], path: Path) -> None:
         "format_rows": format_rows,
         "agreement": agreement,
         "file_rows": file_rows,
+        "finding_rows": finding_rows,
+        "finding_heads": FINDING_HEADS,
         "survival": survival,
         "simulator_text": simulator_text,
         "arm_heads": ARM_HEADS,
@@ -94,7 +97,7 @@ def arm_rows(comparison: Mapping[str, Any]) -> list[list[str]]:
         requests = arm["requests"]
         rows.append([
             arm["arm"],
-            fmt.count(arm["runs"]),
+            fmt.count(arm["runs"]) + (f" in {fmt.count(arm['replicates'])} replicates" if arm["replicates"] else ""),
             limits(arm["violation_pct"], sign=False),
             limits(requests, 0, sign=False) if requests else fmt.UNKNOWN,
             ", ".join(fmt.count(n) for n in arm["merges_logged"]) or fmt.UNKNOWN,
@@ -147,6 +150,10 @@ def pair_rows(comparison: Mapping[str, Any]) -> list[list[str]]:
             claim["verdict"],
         ])  # fmt: skip
     return rows
+
+
+def finding_rows(comparison: Mapping[str, Any]) -> list[list[str]]:
+    return [[found["name"], found["value"], found["text"]] for found in comparison["findings"]]
 
 
 def format_rows(document: Mapping[str, Any]) -> list[list[str]]:
@@ -219,6 +226,9 @@ def _comparison_markdown(comparison: Mapping[str, Any]) -> list[str]:
     rows = pair_rows(comparison)
     if rows:
         lines += ["### Pairs", "", *_table(PAIR_HEADS, rows), ""]
+    findings = finding_rows(comparison)
+    if findings:
+        lines += ["### What the numbers also say", "", *_table(FINDING_HEADS, findings), ""]
     simulator = comparison["simulator"]
     if simulator:
         lines += [fmt.markdown(simulator_text(simulator)), ""]
@@ -286,6 +296,8 @@ def to_terminal(document: Mapping[str, Any], console: Console) -> None:
                 console.print(_rich(heads, rows))
         for note in comparison["notes"]:
             console.print(Text(fmt.clean(note), style="dim"))
+        for name, value, text in finding_rows(comparison):
+            console.print(Text.assemble((fmt.clean(f"{name}: {value}."), "bold"), f"  {fmt.clean(text)}"))
         found = agreement(comparison)
         if found:
             console.print(

@@ -45,6 +45,8 @@ def read_document(path: Path) -> Document:
         raise BadInput(str(path), "an empty file", "a result file")
     if path.suffix.lower() in (".csv", ".md"):
         return Document(path, "text", text)
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return Document(path, "json", _yaml(path, text))
     if path.suffix.lower() == ".jsonl":
         return Document(path, "jsonl", _lines(path, text))
     try:
@@ -54,6 +56,23 @@ def read_document(path: Path) -> Document:
         if isinstance(error, json.JSONDecodeError) and error.msg == "Extra data" and text.lstrip()[:1] == "{":
             return Document(path, "jsonl", _lines(path, text))
         raise BadInput(_spot(path, error), _complaint(error), "JSON") from None
+
+
+def _yaml(path: Path, text: str) -> Any:
+    try:
+        import yaml
+    except ImportError:
+        raise BadInput(
+            str(path), "YAML, and no package that reads it", "`pip install pyyaml`, or the file as JSON"
+        ) from None
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = str(path) if mark is None else f"{path}, line {mark.line + 1}"
+        raise BadInput(
+            where, f"broken YAML ({getattr(error, 'problem', None) or type(error).__name__})", "YAML"
+        ) from None
 
 
 def _lines(path: Path, text: str) -> list[Any]:
@@ -91,7 +110,8 @@ def sequence(where: str, value: object) -> Sequence[Any]:
 
 def field(where: str, row: Mapping[str, Any], name: str) -> Any:
     if name not in row:
-        raise BadInput(where, f"no field {name!r}", f"{name!r} beside {', '.join(map(str, sorted(row)[:6]))}")
+        beside = ", ".join(key if key.isprintable() else repr(key) for key in sorted(map(str, row))[:6])
+        raise BadInput(where, f"no field {name!r}", f"{name!r} beside {beside}")
     return row[name]
 
 

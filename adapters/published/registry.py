@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from adapters.published import parsing, request_logs, table, vllm_bench, wa_diloco
+from adapters.published import llm_d, parsing, request_logs, table, vllm_bench, wa_diloco
 from adapters.published.wa_comparisons import INTRODUCTION, Artifact
 from protocol.audit.imported import Comparison, Imported, Run, Support
 from protocol.errors import BadInput
-from protocol.replay.measurements import Measurements
+from protocol.replay.measurements import SERVED, Measurements
 from protocol.workload.slo import Slo
+from protocol.workload.trace import NS_PER_S
 
-_SUFFIXES = (".json", ".jsonl", ".csv", ".md")
+_SUFFIXES = (".json", ".jsonl", ".csv", ".md", ".yaml", ".yml")
+#: Latencies that each limit of an SLO needs, and what they are called.
+_NEEDS = {"e2e": "e2e_ns", "ttft": "ttft_ns", "tpot": "ttft_ns", "itl": "max_itl_ns"}
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,7 @@ FORMATS = (
     Format(
         "LLMServingSim", request_logs.is_llmservingsim, request_logs.load_llmservingsim, (request_logs.LLMSERVINGSIM,)
     ),
+    Format("llm-d benchmark report", llm_d.is_report, llm_d.load, (llm_d.REPORT,)),
     Format("per-seed table", table.is_table, None, (table.SUPPORT,)),
 )
 
@@ -110,7 +115,8 @@ def read(
             requests.setdefault(known.name, []).extend(mine)
         elif known.name == "per-seed table":
             reading.files.append(Imported(path, table.SUPPORT, name=known.name))
-            reading.comparisons += table.comparisons(table.runs(document), path.stem, policy, random_arm)
+            found_table = table.runs(document)
+            reading.comparisons += table.comparisons(found_table.runs, path.stem, policy, random_arm, found_table.notes)
         else:
             _add(artifact, known.name, document)
             reading.files.append(Imported(path, wa_diloco.SUPPORT, name=known.name))
@@ -120,7 +126,8 @@ def read(
     # What two tools measured differs in more than the arm, so only files of one format are compared.
     for name, mine in requests.items():
         if mine:
-            reading.comparisons += table.comparisons(mine, f"{name}, {slo}", policy, random_arm)
+            notes = tuple(dict.fromkeys(run.unjudged for run in mine if run.unjudged))
+            reading.comparisons += table.comparisons(mine, f"{name}, {slo}", policy, random_arm, notes)
     if not reading.files:
         raise BadInput(", ".join(map(str, paths)), "no result file", ", ".join(f.name for f in FORMATS))
     return reading
@@ -162,17 +169,43 @@ def _add(artifact: Artifact, name: str, document: parsing.Document) -> None:
 def _run(one: Imported, slo: Slo | None, number: int) -> Run:
     assert one.log is not None and slo is not None  # the caller has asked
     arm, draw, seed = wa_diloco.named(one.path)
-    missed = one.log.violates(slo)
+    unjudged = lacking(one.log, slo, one.path.name)
     planned = one.support.start == "scheduled"
     return Run(
         regime="",
         arm=arm or (one.path.stem if number == 0 else f"{one.path.stem} {number + 1}"),
         seed=seed if arm else 0,
-        violation_pct=100 * float(missed.mean()),
+        violation_pct=None if unjudged else 100 * float(one.log.violates(slo).mean()),
         requests=len(one.log),
         draw=draw,
         offered=load_digest(one.log) if planned else None,
+        unjudged=unjudged,
+        achieved=_achieved(one),
     )
+
+
+def lacking(log: Measurements, slo: Slo, name: str) -> str:
+    """Why requests cannot be judged by an SLO: a served one has no such latency; "" where all have."""
+    served = log.outcome == SERVED
+    for metric, column in _NEEDS.items():
+        if getattr(slo, f"{metric}_ns") is None:
+            continue
+        # One token has no time per further token.
+        without = served & (getattr(log, column) < 0) & ((log.output_tokens > 1) if metric == "tpot" else True)
+        if without.any():
+            told = f"{name}: {int(without.sum())} of {int(served.sum())} served requests have no {metric.upper()} "
+            return f"{told}(replies that were not streamed, or a file that leaves it out), so {metric} cannot be judged"
+    return ""
+
+
+def _achieved(one: Imported) -> float | None:
+    """Achieved over offered rate where the file states a rate and the starts fall short of it by more than chance."""
+    rate = one.facts.get("request_rate")
+    if one.log is None or not isinstance(rate, float) or not 0 < rate < math.inf or len(one.log) < 20:
+        return None
+    span_s = float(one.log.sent_ns.max() - one.log.sent_ns.min()) / NS_PER_S
+    share = (len(one.log) - 1) / span_s / rate if span_s > 0 else math.inf
+    return share if share < 1 - 3 / math.sqrt(len(one.log)) else None
 
 
 def load_digest(log: Measurements) -> str:

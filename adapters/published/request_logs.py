@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from adapters.published import parsing
+from adapters.published.llm_d import achieved
 from adapters.published.requests import Row, measurements
 from protocol.audit.imported import Imported, Support
 from protocol.errors import BadInput
@@ -255,13 +256,13 @@ def load_inference_perf_stage(document: parsing.Document) -> list[Imported]:
     latency = parsing.mapping(f"{where}, latency", served.get("latency") or {})
     e2e = parsing.mapping(f"{where}, request_latency", latency.get("request_latency") or {})
     numbers = {
-        "requested_rate": load.get("requested_rate"), "achieved_rate": load.get("achieved_rate"),
         "send_delay_p99_s": delay.get("p99"), "e2e_median_s": e2e.get("median"), "e2e_p95_s": e2e.get("p95"),
     }  # fmt: skip
     facts: dict[str, object] = {"requests": sent, "served": good, "failed": bad}
     for name, value in numbers.items():
         if value is not None:
             facts[name] = parsing.number(f"{where}, {name}", value)
+    facts |= achieved(where, load.get("requested_rate"), load.get("achieved_rate"))
     return [Imported(document.path, INFERENCE_PERF_STAGE, facts=facts)]
 
 

@@ -18,6 +18,8 @@ MOST_LATENCY_NS = 10**15
 class Row:
     """One request, times in integer nanoseconds on the file's own clock; -1 where a latency is unknown.
 
+    A reply of several tokens whose first token came at its end was not streamed: its TTFT and gaps are unknown.
+
     arrival : when it was due (the start itself where the file has no schedule).  ttft, e2e : from `arrival`.
     """
 
@@ -51,12 +53,13 @@ def measurements(where: str, rows: Sequence[Row]) -> Measurements:
             raise BadInput(where, late, "it before the end")
         if abs(row.sent - row.arrival) > MOST_LATENCY_NS:
             raise BadInput(where, "a request sent far from its arrival", "one clock for both")
+    whole = [row.failed or (row.output_tokens > 1 and row.ttft >= row.e2e) for row in ordered]
     return Measurements(
         arrival_ns=np.array([row.arrival - origin for row in ordered], np.int64),
         sent_ns=np.array([row.sent - origin for row in ordered], np.int64),
-        ttft_ns=np.array([-1 if row.failed else row.ttft for row in ordered], np.int64),
+        ttft_ns=np.array([-1 if w else row.ttft for row, w in zip(ordered, whole, strict=True)], np.int64),
         e2e_ns=np.array([-1 if row.failed else row.e2e for row in ordered], np.int64),
-        max_itl_ns=np.array([-1 if row.failed else row.max_itl for row in ordered], np.int64),
+        max_itl_ns=np.array([-1 if w else row.max_itl for row, w in zip(ordered, whole, strict=True)], np.int64),
         prompt_tokens=np.array([row.prompt_tokens for row in ordered], np.int32),
         output_tokens=np.array([row.output_tokens for row in ordered], np.int32),
         outcome=np.array([FAILED if row.failed else SERVED for row in ordered], np.int8),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from adapters.published import parsing
+from adapters.published.wa_cells import four, mean_sd, scaled, stored
 from adapters.published.wa_diloco import (
     STAGE_11_COLUMNS,
     MergeLog,
@@ -17,8 +17,9 @@ from adapters.published.wa_diloco import (
     replay_of,
     startup_s,
 )
-from adapters.published.wa_schedules import FIXED, Pace, offline_starts, pace_of, random_starts
-from protocol.audit.imported import Aggregate, Claim, Comparison, Run, Transfer
+from adapters.published.wa_findings import bursty_clock, offline_tests, pace_finding, plan_finding, steady_clock
+from adapters.published.wa_schedules import FIXED, Pace, offline_starts, pace_of, random_starts, steps_per_s
+from protocol.audit.imported import Aggregate, Claim, Comparison, Finding, Run, Transfer
 from protocol.audit.windows import Replay, longest_gap_s
 from protocol.errors import BadInput
 from protocol.stats.randomization import sign_flip
@@ -99,7 +100,7 @@ def _transfer(artifact: Artifact) -> Comparison:
     transfers = tuple(Transfer(name, _group(name), v[0], v[1], v[2], n) for name, v, n in rows)
     cells = {"sync ratio": 0, "real high/low p95": 1, "sim high/low": 2}
     printed = [
-        (f"{name}, {column}", artifact.printed[name][column], _four(values[at]))
+        (f"{name}, {column}", artifact.printed[name][column], four(values[at]))
         for name, values, _ in rows
         if name in artifact.printed
         for column, at in cells.items()
@@ -107,7 +108,7 @@ def _transfer(artifact: Artifact) -> Comparison:
     ]
     table = {
         "columns": ["run", *cells],
-        "rows": [[name, *[_four(values[at]) for at in cells.values()]] for name, values, _ in rows],
+        "rows": [[name, *[four(values[at]) for at in cells.values()]] for name, values, _ in rows],
     }
     return Comparison(
         "stage 10",
@@ -130,12 +131,6 @@ def _transfer(artifact: Artifact) -> Comparison:
 
 def _group(name: str) -> str:
     return next((group for group in ("sync-heavy", "pressure-heavy") if group in name), "ordinary")
-
-
-def _four(value: float | None) -> str:
-    if value is None or value != value:
-        return "–"
-    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}"
 
 
 # Stage 11 --------------------------------------------------------------------------------------------------------
@@ -180,6 +175,7 @@ def _run(artifact: Artifact, s: RunSummary) -> Run:
         simulated_transfer=s.simulated_sync_ratio,
         offered=s.offered or None,
         label_windows=label_windows(s),
+        steps_per_s=None if s.draw is not None else steps_per_s(str(s.arm), s.merges or 0, s.schedule_s),
     )
 
 
@@ -206,7 +202,7 @@ def _completed(
         output_tokens=requests * per_request if per_request else None, tokens_per_s=of("tokens_per_sec"),
         p50_ms=None, p95_ms=of("p95_ms"), p99_ms=of("p99_ms"), sync_ratio=of("sync_ratio"),
         simulated_sync_ratio=None, high_low=of("high_low_p95_ratio"), simulated_high_low=None,
-        bursts=None, active=None, violations=None, active_p95_ms=None, slo_ms=None,
+        bursts=None, period_s=None, active=None, violations=None, active_p95_ms=None, slo_ms=None,
     )  # fmt: skip
 
 
@@ -239,6 +235,7 @@ def _steady(artifact: Artifact, regime: str, runs: list[Run], pace: Pace) -> Com
         printed=printed,
         table=table,
         notes=tuple(n for n in (pace.text, _steady_note(runs)) if n),
+        findings=(*pace_finding(runs, _WA), *steady_clock(artifact.summaries)) if regime == "sync" else (),
     )
 
 
@@ -267,25 +264,13 @@ def _stage11_table(artifact: Artifact, regime: str) -> tuple[dict[str, Any] | No
     for arm in dict.fromkeys(str(row["policy"]) for row in rows):
         mine = [row for row in rows if row["policy"] == arm]
         cells = [
-            mean_sd([_scaled(parsing.maybe_number(f"stage 11, {arm}, {name}", row.get(name)), scale) for row in mine])
+            mean_sd([scaled(parsing.maybe_number(f"stage 11, {arm}, {name}", row.get(name)), scale) for row in mine])
             for name, scale in STAGE_11_COLUMNS.items()
         ]
         table["rows"].append([arm, str(len(mine)), *cells])
         claimed = artifact.printed.get(f"{regime} {arm}", {})
         printed += [(f"{arm}, {h}", claimed[h], cell) for h, cell in zip(heads, cells, strict=True) if h in claimed]
     return table, tuple(printed)
-
-
-def _scaled(value: float | None, scale: float) -> float | None:
-    return None if value is None else value * scale
-
-
-def mean_sd(values: Sequence[float | None]) -> str:
-    """`mean ± sd` to three decimals, as the artifact prints it; a dash when a value is missing or not a number."""
-    known = [v for v in values if v is not None and v == v]
-    if len(known) < len(values) or not known:
-        return "–"
-    return f"{statistics.mean(known):.3f} ± {statistics.stdev(known) if len(known) > 1 else 0.0:.3f}"
 
 
 # Stages 12 and 13 ------------------------------------------------------------------------------------------------
@@ -325,7 +310,20 @@ def _bursty(artifact: Artifact, online: list[RunSummary], steady: Sequence[Run],
         printed=printed,
         table=table,
         notes=tuple(n for n in (pace.text, *_bursty_notes(artifact, own, runs, pace)) if n),
+        findings=_bursty_findings(artifact, own, runs, pace),
     )
+
+
+def _bursty_findings(
+    artifact: Artifact, own: Mapping[int | None, RunSummary], runs: Sequence[Run], pace: Pace
+) -> tuple[Finding, ...]:
+    table = _aggregates(artifact, set(), {}, ())
+    found = (*offline_tests(runs, _OFFLINE, _RANDOM, table), *bursty_clock(own))
+    for s in own.values():
+        plan = _same_length(s)
+        if plan is not None and s.bursts is not None and s.window_s is not None:
+            return (*found, *plan_finding(plan.starts_s or (), s.run_s, s.window_s, s.bursts, pace))
+    return found
 
 
 def _derived(artifact: Artifact, own: Mapping[int | None, RunSummary], steady: Sequence[Run]) -> list[Run]:
@@ -390,7 +388,7 @@ def _aggregates(
         replays = tuple(
             moved
             for run in steady
-            if run.arm == arm and run.seed in own
+            if run.arm == arm and isinstance(run.seed, int) and run.seed in own
             for moved in [_moved(run.replay, own[run.seed])]
             if moved is not None and moved.schedule_s is not None
         )
@@ -449,7 +447,7 @@ def _stage13_printed(
     printed, rows = [], []
     for where, row in artifact.stage13:
         arm = str(row["policy"])
-        cells = {head: _stored(where, row.get(name)) for head, name in columns.items()}
+        cells = {head: stored(where, row.get(name)) for head, name in columns.items()}
         own = [run.violation_pct for run in runs if run.arm == arm and not run.draws]
         if len(own) == row["n"]:
             cells["raw SLO %"] = mean_sd(own)
@@ -461,14 +459,6 @@ def _stage13_printed(
         printed.append((f"{name}, p", p, "–" if found is None else f"{found:.3f}"))
     table = {"columns": ["policy", "n", *columns], "rows": rows} if rows else None
     return tuple(printed), table
-
-
-def _stored(where: str, value: object) -> str:
-    if value is None:
-        return "–"
-    pair = parsing.mapping(where, value)
-    mean, sd = (parsing.maybe_number(where, pair.get(key)) for key in ("mean", "sd"))
-    return "–" if mean is None or sd is None or mean + sd != mean + sd else f"{mean:.3f} ± {sd:.3f}"
 
 
 # Stage 14 --------------------------------------------------------------------------------------------------------

@@ -64,6 +64,7 @@ class RunSummary:
     max_new_tokens: int | None
     offered: str
     bursts: tuple[float, float, float] | None
+    period_s: float | None
     requests: int
     violation_pct: float | None
     output_tokens: float | None
@@ -167,6 +168,7 @@ def run_summary(document: parsing.Document) -> RunSummary:
         max_new_tokens=count(value, "max_new_tokens"),
         offered=_offered(where, value, bursty),
         bursts=_bursts(where, value) if bursty else None,
+        period_s=of(value, "period_sec"),
         requests=parsing.whole(f"{where}, requests", parsing.field(where, real, "requests")),
         violation_pct=None if rate is None else 100 * rate,
         output_tokens=of(real, "output_tokens"),

@@ -20,7 +20,7 @@ from protocol.audit.imported import Run
 FIXED = re.compile(r"fixed_h_(\d+)")
 #: The published corridor in inner steps, and how often polled arms meet the coordinator.
 H_MIN, H_MAX, POLL = 128, 512, 128
-_LEAST_GAP_S = 18.0
+LEAST_GAP_S = 18.0
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,18 @@ def pace_of(runs: Sequence[Run]) -> Pace:
     return Pace(least, longest, text)
 
 
+def steps_per_s(arm: str, merges: int, schedule_s: float | None) -> tuple[float, float] | None:
+    """Least and most inner steps a second of the training run that made a schedule; None for drawn schedules.
+
+    Fixed-H arms merge every H steps; the others between H_MIN and H_MAX, and a run stops at its last merge.
+    """
+    if schedule_s is None or schedule_s <= 0 or merges < 1:
+        return None
+    fixed = FIXED.fullmatch(arm)
+    low, high = (int(fixed[1]), int(fixed[1])) if fixed else (H_MIN, H_MAX)
+    return merges * low / schedule_s, merges * high / schedule_s
+
+
 def random_starts(seed: int, draw: int, merges: int, run_s: float, window_s: float) -> tuple[float, ...]:
     """The published rule of a random schedule, from the same generator and seed as its public script.
 
@@ -77,7 +89,7 @@ def random_starts(seed: int, draw: int, merges: int, run_s: float, window_s: flo
         if len(starts) == merges:
             break
         start = rng.uniform(0.0, latest)
-        if all(abs(start - other) >= _LEAST_GAP_S for other in starts):
+        if all(abs(start - other) >= LEAST_GAP_S for other in starts):
             starts.append(start)
     if len(starts) < merges:
         starts = [i * (run_s - window_s) / max(1, merges - 1) for i in range(merges)]
@@ -96,7 +108,7 @@ def offline_starts(merges: int, run_s: float, window_s: float, bursts: tuple[flo
     share = ((moments + phase) % period < busy_s).mean(axis=1)
     taken: list[float] = []
     for i in range(merges):
-        free = np.all([np.abs(starts - other) >= _LEAST_GAP_S for other in taken], axis=0) & np.ones(len(starts), bool)
+        free = np.all([np.abs(starts - other) >= LEAST_GAP_S for other in taken], axis=0) & np.ones(len(starts), bool)
         if not free.any():
             return ()
         far = np.abs(starts - (i + 0.5) * run_s / merges)

@@ -10,6 +10,8 @@ from typing import Any, Literal
 from protocol.audit.windows import Replay
 from protocol.replay.measurements import Measurements
 
+#: A seed or a cluster as the file names it.
+Name = int | str
 Kind = Literal["better", "not better", "transfer", "no transfer", "measured"]
 
 
@@ -37,12 +39,15 @@ class Run:
     merges : realised merges where the file states them.  label_windows : least and most windows that the requests'
     own in-window labels suggest.  offered : what load was offered, in words or as "sha256:..." of arrivals and
     tokens; equal texts on two seeds mean one and the same load.  derived : how a value was obtained that was not
-    printed itself.
+    printed itself.  unjudged : why there is no violation rate, where the file lacks what the SLO limits.
+    cluster : what the run shares with others of one comparison (one run of several pods); runs of one cluster are one
+    replicate.  steps_per_s : least and most inner training steps a second behind the schedule.
+    achieved : achieved over offered rate.  late_ms : how late the client sent, the 99th percentile.
     """
 
     regime: str
     arm: str
-    seed: int | None
+    seed: Name | None
     violation_pct: float | None
     requests: int | None = None
     draw: int | None = None
@@ -54,6 +59,16 @@ class Run:
     offered: str | None = None
     label_windows: tuple[float, float] | None = None
     derived: str = ""
+    unjudged: str = ""
+    cluster: Name | None = None
+    steps_per_s: tuple[float, float] | None = None
+    achieved: float | None = None
+    late_ms: float | None = None
+
+    @property
+    def unit(self) -> Name | None:
+        """The replicate that the run belongs to: its cluster, else its seed."""
+        return self.seed if self.cluster is None else self.cluster
 
 
 @dataclass(frozen=True)
@@ -92,11 +107,21 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """Something that the numbers say beside the claims.  value : what it is, in short; text : what it means."""
+
+    name: str
+    value: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Runs that were compared with each other.
 
     corridor_s : least and greatest seconds between merge starts that the claimed corridor allows, as far as known.
-    random_arm : the matched random control.  printed : published numbers and what they come to when recomputed.
+    random_arm : the matched random control; None, with `control_reason`, where no arm is called so or several are.
+    printed : published numbers and what they come to when recomputed.
     """
 
     name: str
@@ -106,10 +131,12 @@ class Comparison:
     transfers: tuple[Transfer, ...] = ()
     aggregates: tuple[Aggregate, ...] = ()
     random_arm: str | None = None
+    control_reason: str = ""
     corridor_s: tuple[float | None, float | None] = (None, None)
     notes: tuple[str, ...] = ()
     printed: tuple[tuple[str, str, str], ...] = ()
     table: Mapping[str, Any] | None = None
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from protocol.audit.explained import by_windows
 from protocol.audit.imported import Aggregate, Claim, Comparison, Run
 from protocol.audit.pairs import (
     ALPHA,
     FEWEST_SEEDS,
     LOAD_RATIO,
+    MOST_LATE_MS,
+    PROGRESS_RATIO,
     SIMULATOR_RATIO,
     TRANSFER_RATIO,
     aggregate_summary,
@@ -43,10 +46,34 @@ def pair_gates(comparison: Comparison, found: Mapping[str, Any], envelope: Mappi
         _budget_gate(found),
         _corridor_gate(comparison, found["policy"], found["versus"]),
         _transfer_gate([run for run in comparison.runs if run.arm == found["policy"]]),
-        _load_gate(found),
+        _load_gate(comparison, found),
         _envelope_gate(comparison, found["policy"], envelope),
-        Check("G4 progress", "undecidable", "no inner steps, tokens or losses of the replayed schedules in the files"),
+        _progress_gate(comparison, found),
     ]
+
+
+def _progress_gate(comparison: Comparison, found: Mapping[str, Any]) -> Check:
+    """Inner steps a second of the training runs behind the schedules; an arm that trains slower merges less often."""
+    name = "G4 progress"
+    ours, theirs = (arm_summary(comparison, found[side])["steps_per_s"] for side in ("policy", "versus"))
+    if ours is None or theirs is None:
+        return Check(name, "undecidable", "no inner steps, tokens or losses of the replayed schedules in the files")
+    told = f"{_speed(ours)} inner steps/s behind the schedules of {found['policy']}, {_speed(theirs)} behind those of "
+    told += found["versus"]
+    n = len(found["seeds"])
+    if ours[1] * PROGRESS_RATIO < theirs[0]:
+        told += f": {found['policy']} trained at least {100 * (1 - ours[1] / theirs[0]):.0f} % slower"
+        told += ", so its merges come less often by the clock for that alone"
+        return Check(name, "failed", told, ours[1] / theirs[0], 1 / PROGRESS_RATIO, n)
+    if ours[0] > theirs[1] * PROGRESS_RATIO:
+        told += f": {found['policy']} trained at least {100 * (ours[0] / theirs[1] - 1):.0f} % faster"
+        return Check(name, "failed", told, ours[0] / theirs[1], PROGRESS_RATIO, n)
+    return Check(name, "undecidable", f"{told}; losses are not in the files")
+
+
+def _speed(bounds: Sequence[float]) -> str:
+    low, high = bounds
+    return f"{low:.1f}" if high - low < 0.05 else f"{low:.1f} to {high:.1f}"
 
 
 def _budget_gate(found: Mapping[str, Any]) -> Check:
@@ -88,8 +115,11 @@ def _transfer_gate(runs: Sequence[Run]) -> Check:
     return transfer_check([run.transfer for run in runs])
 
 
-def _load_gate(found: Mapping[str, Any]) -> Check:
+def _load_gate(comparison: Comparison, found: Mapping[str, Any]) -> Check:
     load = found["load_pct"]
+    fault = _client_fault([run for run in comparison.runs if run.arm in (found["policy"], found["versus"])])
+    if fault is not None:
+        return fault
     if load["mean"] is None:
         return Check("G2 load match", "undecidable", "the arms' request counts are not both in the files")
     told = f"{found['policy']} served {load['mean']:+.2f} % requests against {found['versus']}"
@@ -108,10 +138,28 @@ def _load_gate(found: Mapping[str, Any]) -> Check:
     return Check("G2 load match", "failed", told, load["mean"], 0.0, load["n"], limits)
 
 
+def _client_fault(runs: Sequence[Run]) -> Check | None:
+    """A client that did not offer what it was to offer, or not when; None where nothing of the kind is known."""
+    short = [run for run in runs if run.achieved is not None and run.achieved < 1 / LOAD_RATIO]
+    if short:
+        worst_run = min(short, key=lambda run: run.achieved or 0.0)
+        reason = f"{len(short)} of {len(runs)} runs offered less than they were to: {worst_run.arm} on seed "
+        reason += f"{worst_run.seed} achieved {100 * (worst_run.achieved or 0.0):.1f} % of the rate"
+        return Check("G2 load match", "failed", reason, worst_run.achieved, 1 / LOAD_RATIO, len(runs))
+    late = [run for run in runs if run.late_ms is not None and run.late_ms > MOST_LATE_MS]
+    if late:
+        worst_run = max(late, key=lambda run: run.late_ms or 0.0)
+        reason = f"the client sent late in {len(late)} of {len(runs)} runs: by {worst_run.late_ms:.3g} ms (p99) for "
+        reason += f"{worst_run.arm} on seed {worst_run.seed}, at most {MOST_LATE_MS:g} ms wanted"
+        return Check("G2 load match", "failed", reason, worst_run.late_ms, MOST_LATE_MS, len(runs))
+    return None
+
+
 def _envelope_gate(comparison: Comparison, policy: str, envelope: Mapping[str, Any] | None) -> Check:
     name = "G3 random envelope"
     if envelope is None or not envelope["seeds"]:
-        return Check(name, "undecidable", "no matched random control in the files")
+        reason = comparison.control_reason or "no matched random control in the files"
+        return Check(name, "undecidable", reason)
     runs = [run for run in comparison.runs if run.arm == policy and run.seed is not None]
     n, offered = len(envelope["seeds"]), {run.offered for run in runs}
     told = f"against {envelope['versus']}: " + _p_told(envelope)
@@ -159,7 +207,7 @@ def judge(comparison: Comparison, claim: Claim) -> dict[str, Any]:
     envelope = pair(comparison, claim.policy, random) if random and random != claim.policy else None
     checks = pair_gates(comparison, found, envelope)
     p = found["p_sign_flip"]
-    raw: Status = "passed" if p is not None and p <= ALPHA else "undecidable" if p is None else "failed"
+    raw: Status = "undecidable" if p is None or found["p_floor"] > ALPHA else "passed" if p <= ALPHA else "failed"
     checks.insert(0, Check("published difference", raw, _p_told(found), p, ALPHA, len(found["seeds"])))
     status = worst(check.status for check in checks)
     reasons = [f"{c.name}: {c.reason}" for c in checks if c.status == status != "passed"]
@@ -267,6 +315,7 @@ def audit(comparison: Comparison) -> dict[str, Any]:
         "notes": list(comparison.notes),
         "printed": [list(row) for row in comparison.printed],
         "table": comparison.table,
+        "findings": [dict(vars(f)) for f in (*by_windows(comparison), *comparison.findings)],
         "corridor_s": list(comparison.corridor_s),
         "random_arm": comparison.random_arm,
     })  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from protocol.audit.imported import Aggregate, Comparison, Run
+from protocol.audit.imported import Aggregate, Comparison, Name, Run
 from protocol.audit.windows import Realised, Replay, realised
 from protocol.errors import BadInput
 from protocol.gates.result import Check, Status
@@ -27,6 +27,10 @@ FEWEST_SEEDS = 8
 FEWEST_TRANSFER_RUNS = 5
 #: A transfer must exceed this ratio, and served loads must agree within this one.
 TRANSFER_RATIO, LOAD_RATIO, SIMULATOR_RATIO = 1.10, 1.02, 1.20
+#: Arms whose training paces differ by more than this do not make the same progress.
+PROGRESS_RATIO = 1.02
+#: A client that sends one request in a hundred later than this measures itself .
+MOST_LATE_MS = 5.0
 
 
 # Small statistics ------------------------------------------------------------------------------------------------
@@ -48,12 +52,18 @@ def t_interval(values: Sequence[float], level: float = 0.95) -> dict[str, Any]:
     return found | {"low": found["mean"] - half, "high": found["mean"] + half}
 
 
-def _by_seed(runs: Sequence[Run], arm: str) -> dict[int, list[Run]]:
-    seeds: dict[int, list[Run]] = {}
+def named(name: Name) -> tuple[bool, int, str]:
+    """A key that sorts numbers as numbers, before texts."""
+    return (isinstance(name, str), name if isinstance(name, int) else 0, str(name))
+
+
+def _by_unit(runs: Sequence[Run], arm: str) -> dict[Name, list[Run]]:
+    """Runs of an arm by replicate."""
+    units: dict[Name, list[Run]] = {}
     for run in runs:
-        if run.arm == arm and run.seed is not None:
-            seeds.setdefault(run.seed, []).append(run)
-    return seeds
+        if run.arm == arm and run.unit is not None:
+            units.setdefault(run.unit, []).append(run)
+    return units
 
 
 def replays_of(run: Run) -> tuple[Replay, ...]:
@@ -98,8 +108,11 @@ def arm_summary(comparison: Comparison, arm: str) -> dict[str, Any]:
     return {
         "arm": arm,
         "runs": len(runs),
-        "seeds": sorted({run.seed for run in runs if run.seed is not None}),
-        "violation_pct": t_interval([_nan(run.violation_pct) for run in runs]),
+        "replicates": len({run.unit for run in runs}) if any(run.cluster is not None for run in runs) else None,
+        "seeds": sorted({run.seed for run in runs if run.seed is not None}, key=named),
+        "violation_pct": _rate(runs),
+        "unjudged": next((run.unjudged for run in runs if run.unjudged), ""),
+        "steps_per_s": _both_ends([run.steps_per_s for run in runs]),
         "requests": t_interval([float(n) for n in requests]) if len(requests) == len(runs) else None,
         "requests_range": [min(requests), max(requests)] if requests else None,
         "merges_logged": sorted({replay.merges for replay in replays}),
@@ -144,6 +157,22 @@ def aggregate_summary(comparison: Comparison, found: Aggregate) -> dict[str, Any
     }
 
 
+def _rate(runs: Sequence[Run]) -> dict[str, Any]:
+    """Mean violation rate with its interval over replicates; over every run where each is one (or a draw)."""
+    if any(run.cluster is not None for run in runs):
+        units = _by_unit(runs, runs[0].arm)
+        return t_interval([_mean([run.violation_pct for run in units[name]]) for name in sorted(units, key=named)])
+    return t_interval([_nan(run.violation_pct) for run in runs])
+
+
+def _both_ends(bounds: Sequence[tuple[float, float] | None]) -> list[float] | None:
+    """Mean of the lower and of the upper bounds; None as soon as one is missing."""
+    known = [b for b in bounds if b is not None]
+    if not known or len(known) < len(bounds):
+        return None
+    return [float(np.mean([b[0] for b in known])), float(np.mean([b[1] for b in known]))]
+
+
 def _nan(value: float | None) -> float:
     return math.nan if value is None else float(value)
 
@@ -162,14 +191,15 @@ def _range(values: Sequence[float | None]) -> list[float] | None:
 
 @dataclass(frozen=True)
 class _Unit:
-    """One seed of a pair: means over an arm's draws on that seed."""
+    """One replicate of a pair: means over an arm's runs (draws, pods) in it."""
 
-    seed: int
+    name: Name
     pct: tuple[float, float]
     requests: tuple[float, float]
     windows: tuple[float, float]
     least: tuple[float, float]
     most: tuple[float, float]
+    slower: tuple[float, float]
     draws: tuple[float, ...]
 
 
@@ -178,25 +208,29 @@ def _of(found: Realised | None, name: str) -> float | None:
 
 
 def _units(comparison: Comparison, policy: str, versus: str) -> list[_Unit]:
-    ours, theirs = _by_seed(comparison.runs, policy), _by_seed(comparison.runs, versus)
+    ours, theirs = _by_unit(comparison.runs, policy), _by_unit(comparison.runs, versus)
     units = []
-    for seed in sorted(set(ours) & set(theirs)):
-        sides = [ours[seed], theirs[seed]]
+    for name in sorted(set(ours) & set(theirs), key=named):
+        sides = [ours[name], theirs[name]]
         found = [[budget(run, comparison.corridor_s) for run in side] for side in sides]
         windows, least, most = ([_mean([_of(b, name) for b in side]) for side in found] for name in _COUNTS)
         pct = [_mean([run.violation_pct for run in side]) for side in sides]
         requests = [_mean([run.requests for run in side]) for side in sides]
-        draws = tuple(_nan(run.violation_pct) for run in theirs[seed] if run.draw is not None)
-        both = [(values[0], values[1]) for values in (pct, requests, windows, least, most)]
-        units.append(_Unit(seed, both[0], both[1], both[2], both[3], both[4], draws))
+        slower = [_mean([run.transfer for run in side]) for side in sides]
+        draws = tuple(_nan(run.violation_pct) for run in theirs[name] if run.draw is not None)
+        # Draws of several seeds in one cluster are not exchangeable with the cluster's mean.
+        if len({run.seed for run in theirs[name]}) > 1:
+            draws = ()
+        both = [(values[0], values[1]) for values in (pct, requests, windows, least, most, slower)]
+        units.append(_Unit(name, both[0], both[1], both[2], both[3], both[4], both[5], draws))
     return units
 
 
 def pair(comparison: Comparison, policy: str, versus: str) -> dict[str, Any]:
     """The comparison of two arms as published, per realised window and at equal budget; policy minus versus.
 
-    Budget adjustment takes violations as proportional to windows: the other arm's rate is scaled to the policy's
-    number of windows.  Each is given at the estimated windows and at the bounds worst and best for the policy.
+    Budget adjustment takes violations as proportional to windows: the other arm's are scaled to the policy's number of
+    windows (`_adjusted`).  Each is given at the estimated windows and at the bounds worst and best for the policy.
     """
     units = _units(comparison, policy, versus)
     raw = [u.pct[0] - u.pct[1] for u in units]
@@ -213,10 +247,11 @@ def pair(comparison: Comparison, policy: str, versus: str) -> dict[str, Any]:
     return {
         "policy": policy,
         "versus": versus,
-        "seeds": [u.seed for u in units],
+        "seeds": [u.name for u in units],
+        "basis": _basis(units),
         "raw_pp": t_interval(raw) | {"by_seed": raw},
         "p_sign_flip": test.pvalue,
-        "p_reason": test.reason,
+        "p_reason": _missing(comparison, policy, versus, units) or test.reason,
         "p_floor": test.floor,
         "p_stratified": envelope.pvalue if envelope else None,
         "per_window": per_window,
@@ -234,9 +269,27 @@ def pair(comparison: Comparison, policy: str, versus: str) -> dict[str, Any]:
 
 def _same_arrivals(comparison: Comparison, policy: str, versus: str) -> bool:
     """Whether every seed's runs of both arms have one digest of arrivals and tokens."""
-    ours, theirs = _by_seed(comparison.runs, policy), _by_seed(comparison.runs, versus)
-    loads = [{run.offered for run in ours[seed] + theirs[seed]} for seed in set(ours) & set(theirs)]
+    ours, theirs = _by_unit(comparison.runs, policy), _by_unit(comparison.runs, versus)
+    seeds = {run.seed for run in comparison.runs if run.arm == policy and run.unit in set(ours) & set(theirs)}
+    loads = [
+        {run.offered for run in comparison.runs if run.arm in (policy, versus) and run.seed == seed} for seed in seeds
+    ]
     return bool(loads) and all(len(load) == 1 and str(next(iter(load))).startswith("sha256:") for load in loads)
+
+
+def _missing(comparison: Comparison, policy: str, versus: str, units: Sequence[_Unit]) -> str:
+    """Which values no test can be made of, by the names that the file gives; "" when all are there."""
+    if all(math.isfinite(u.pct[0] + u.pct[1]) for u in units):
+        return ""
+    broken = [
+        run for run in comparison.runs if run.arm in (policy, versus) and not math.isfinite(_nan(run.violation_pct))
+    ]
+    why = next((run.unjudged for run in broken if run.unjudged), "")
+    if why:
+        return why
+    names = ", ".join(f"{run.arm} on seed {run.seed}" for run in broken[:3])
+    more = f" and {len(broken) - 3} more" if len(broken) > 3 else ""
+    return f"no violation rate that is a number: {names}{more}"
 
 
 #: Which windows to take for (policy, versus): 0 estimate, -1 least, 1 most.
@@ -248,23 +301,57 @@ def _pick(unit: _Unit, side: int, which: int) -> float:
     return n if n > 0 else math.nan
 
 
-def _per_window(unit: _Unit, ours: int, theirs: int) -> float:
+def _per_window(unit: _Unit, ours: int, theirs: int, basis: str) -> float:
     mine = unit.pct[0] * unit.requests[0] / 100 / _pick(unit, 0, ours)
     return mine - unit.pct[1] * unit.requests[1] / 100 / _pick(unit, 1, theirs)
 
 
-def _adjusted(unit: _Unit, ours: int, theirs: int) -> float:
-    return unit.pct[0] - unit.pct[1] * _pick(unit, 0, ours) / _pick(unit, 1, theirs)
+#: What "at equal budget" compares, by what the files hold.
+TIME, COUNT, RATE = "share of the server's time", "violations over the policy's requests", "rate"
 
 
-_MEASURES: tuple[Callable[[_Unit, int, int], float], ...] = (_adjusted, _per_window)
+def _basis(units: Sequence[_Unit]) -> str:
+    """In a closed loop a slow server is asked less, so a rate's own denominator depends on the windows that ran."""
+    if not units or all(u.requests[0] == u.requests[1] for u in units):
+        return RATE
+    if all(u.slower[side] > 0 and math.isfinite(u.slower[side]) for u in units for side in (0, 1)):
+        return TIME
+    return COUNT if all(math.isfinite(u.requests[0] * u.requests[1]) for u in units) else RATE
+
+
+def share_of_time(pct: float, slower: float) -> float:
+    """Percent of the time in which requests are late, from the percent of requests that a closed loop saw late.
+
+    slower : latency inside merge windows over outside: a loop that waits asks the slow server that much less often.
+    It is what requests that do not wait for answers would meet.
+    """
+    return 100 * pct * slower / (pct * slower + 100 - pct)
+
+
+def _adjusted(unit: _Unit, ours: int, theirs: int, basis: str) -> float:
+    """Policy less the other arm's scaled to the policy's windows."""
+    scale = _pick(unit, 0, ours) / _pick(unit, 1, theirs)
+    mine, other = unit.pct
+    if basis == TIME:
+        mine, other = share_of_time(mine, unit.slower[0]), share_of_time(other, unit.slower[1])
+    elif basis == COUNT:
+        other *= unit.requests[1] / unit.requests[0]
+    return mine - min(other * scale, 100.0)
+
+
+_MEASURES: tuple[Callable[[_Unit, int, int, str], float], ...] = (_adjusted, _per_window)
 
 
 def _unless(
-    runs: Sequence[Run], units: Sequence[_Unit], measure: Callable[[_Unit, int, int], float], ours: int, theirs: int
+    runs: Sequence[Run],
+    units: Sequence[_Unit],
+    measure: Callable[[_Unit, int, int, str], float],
+    ours: int,
+    theirs: int,
 ) -> dict[str, Any]:
     """The measure over seeds, unless the runs show that violations do not come from merge windows at all."""
-    return _unless_idle(runs, [measure(unit, ours, theirs) for unit in units])
+    basis = _basis(units)
+    return _unless_idle(runs, [measure(unit, ours, theirs, basis) for unit in units])
 
 
 def _unless_idle(runs: Sequence[Run], values: Sequence[float]) -> dict[str, Any]:

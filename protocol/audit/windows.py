@@ -41,9 +41,9 @@ class Replay:
 
 @dataclass(frozen=True)
 class Realised:
-    """Windows that overlapped the measured part of a run: `windows` the estimate, about [low, high].
+    """Windows that ran in the measured part of a run: `windows` the estimate, within [low, high].
 
-    An estimate counts a window cut by either end of the measured part as the share of it that ran.
+    All three count a window cut by either end of the measured part as the share of it that ran.
     how : by what rule.  exact : counted from the log.
     """
 
@@ -90,7 +90,8 @@ def _joined(windows: list[tuple[float, float]]) -> list[tuple[float, float]]:
 def realised(replay: Replay, least_gap_s: float | None = None, longest_gap_s: float | None = None) -> Realised:
     """Windows inside the measured part [start-up, run end] of a replay.
 
-    With the log they are counted; the bounds are the counts at both ends of the start-up interval.  Without it, starts
+    With the log they are counted, cut ones by the share that ran; the bounds are those at both ends of the start-up
+    interval.  Without it, starts
     lie anywhere in [0, schedule - window], at least `least_gap_s` apart (the window itself if not given); the first is
     no earlier than that gap less the window, and the last ends the schedule, as it does when the trainer stops at its
     last merge; no gap is above `longest_gap_s`.  The bounds cover every such schedule; the estimate takes evenly spaced
@@ -120,10 +121,11 @@ def realised(replay: Replay, least_gap_s: float | None = None, longest_gap_s: fl
         return int(passes) * k + low, int(passes) * k + high
 
     # The first gap runs from time 0 and obeys the corridor too: H_min steps, which is the least gap less the merge.
-    # Windows over before the first request touch nobody.
-    low, high = started_by(run)
-    early, late = (min(t, run) - w for t in replay.startup_s)
-    low, high = max(low - started_by(late)[1], 0), high - started_by(early)[0]
+    # Windows over before the first request touch nobody.  At least those that lie wholly inside the measured part ran
+    # whole; a window that either end cuts ran in part.
+    early, late = (min(t, run) for t in replay.startup_s)
+    low = max(started_by(run - w)[0] - started_by(late)[1], 0)
+    high = started_by(run)[1] - started_by(early - w)[0]
     if replay.even:
         low, high = max(low, math.floor(estimate) - 1), min(high, math.ceil(estimate) + 1)
     return Realised(min(max(estimate, low), high), low, high, _how(replay, gap), False)
@@ -155,9 +157,9 @@ def _fits(begin: float, end: float, gap: float) -> int:
 def _counted(replay: Replay, starts_s: tuple[float, ...]) -> Realised:
     windows = expand(starts_s, replay.schedule_s, replay.window_s, replay.run_s, replay.repeat)
     early, late = replay.startup_s
-    high = sum(end > early for _, end in windows)
-    low = sum(end > late for _, end in windows)
-    share = _busy(windows, (early + late) / 2) / replay.window_s
+    # Rounded, so that whole windows count as whole.
+    low, share, high = (round(_busy(windows, t) / replay.window_s, 9) for t in (late, (early + late) / 2, early))
+    # Nothing is in doubt where no window meets the interval in which the first request came.
     return Realised(share, low, high, "counted from the merge log", low == high)
 
 

@@ -30,8 +30,12 @@ LEGEND = (
     "every arm met the same load; G3 better than matched random placement over at least eight independent loads; G4 "
     "equal training progress.  Intervals are 95 % t intervals over seeds unless another level is given.",
     "Windows that ran: the estimate for evenly spaced merges, and in brackets the bounds over every schedule that the "
-    "known lengths and the corridor allow.  At equal budget: the other arm's violation rate scaled to the policy's "
-    "number of windows.  A win survives when both that difference and the violations per window stay below zero.",
+    "known lengths and the corridor allow; a window that an end of the replay cuts counts as the share that ran.  At "
+    "equal budget: the other arm's violations scaled to the policy's number of windows.  Where a closed loop served "
+    "the arms unequal numbers, rates are first turned into the share of the server's time in which requests are late "
+    "(rate and p95 ratio), which is what requests that do not wait for answers would meet; where no ratio is known, "
+    "violations are taken over the policy's requests.  A win survives when both that difference and the violations per "
+    "window stay below zero.",
 )
 
 

@@ -14,7 +14,7 @@ from wa_artifact import SEEDS, summary, write, write_steady
 
 from adapters.published import parsing, wa_diloco
 from adapters.published.registry import read
-from adapters.published.wa_comparisons import mean_sd
+from adapters.published.wa_cells import mean_sd
 from adapters.published.wa_schedules import offline_starts, random_starts
 from protocol.audit.judge import audit
 from protocol.errors import BadInput
