@@ -43,8 +43,8 @@ def _idle(comparison: Comparison, r: float, n: int) -> Finding:
              for arm in dict.fromkeys(run.arm for run in comparison.runs)]  # fmt: skip
     text = (
         f"{check.reason}, so no placement of merges can matter here: the arms lie between {min(rates):.1f} and "
-        f"{max(rates):.1f} % whatever number of windows ran (r = {r:.2f} over {n} runs).  What makes requests late here "
-        "is not the merges (a stress that follows something else), and it does so in every arm."
+        f"{max(rates):.1f} % whatever number of windows ran (r = {r:.2f} over {n} runs).  What makes requests late here"
+        " is not the merges (a stress that follows something else), and it does so in every arm."
     )
     return Finding("why no arm differs", f"r = {r:.2f}", text)
 
