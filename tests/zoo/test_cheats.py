@@ -131,7 +131,7 @@ LOUD = {
         cheat(
             r"""
             import os
-            for fd in range(10):
+            for fd in range(64):
                 try: os.write(fd, b'\x00\xff{"' * 100 + b'\n')
                 except OSError: pass
             return True
@@ -141,7 +141,7 @@ LOUD = {
         cheat(
             """
             import os
-            for fd in range(3, 10):
+            for fd in range(3, 64):
                 try: os.write(fd, bytes(1 << 20))
                 except OSError: pass
             return True
@@ -151,7 +151,7 @@ LOUD = {
         cheat(
             r"""
             import os
-            for fd in range(3, 10):
+            for fd in range(3, 64):
                 try: os.write(fd, b'{"type":"ended","status":0}\n' * 3)
                 except OSError: pass
             return True
@@ -161,7 +161,7 @@ LOUD = {
         cheat(
             r"""
             import os
-            for fd in range(3, 10):
+            for fd in range(3, 64):
                 try: os.write(fd, b'[7,true]\n')
                 except OSError: pass
             return True
