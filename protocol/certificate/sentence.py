@@ -94,7 +94,8 @@ def _place(head: Head) -> str:
 
 def _failed(head: Head, claims: Sequence[Claim]) -> str:
     """Three different reasons for which G3 fails, told apart; another gate's failure comes first."""
-    name, replayed = head.contender.name, f" in replay on {head.server.name}" if head.server is not None else ""
+    how = "live operation" if head.settings.back_end == "live" else "replay"
+    name, where = head.contender.name, f" in {how} on {head.server.name}" if head.server is not None else ""
     unsound = next((c for c in claims if c.status("G3") != "failed"), None)
     if unsound is not None:
         return f"Nothing is licensed about {name}{_place(head)}: {unsound.reason}."
@@ -114,7 +115,7 @@ def _failed(head: Head, claims: Sequence[Claim]) -> str:
         if mine:
             seen = "" if standing == Standing.NOT_CHANCE else f" ({_listed(map(_gains, mine))})"
             told.append(f"{text} in {_listed(c.regime for c in mine)}{seen}")
-    return f"Nothing is licensed about {name}: {'; '.join(told)}{replayed}."
+    return f"Nothing is licensed about {name}: {'; '.join(told)}{where}."
 
 
 def _seen(claim: Claim) -> str:

@@ -13,6 +13,7 @@ from protocol.certificate.assess import assess
 from protocol.certificate.model import Certificate, Head
 from protocol.certificate.reading import RAW
 from protocol.evidence import store
+from protocol.evidence.consistency import contradictions
 from protocol.evidence.model import Evidence
 
 #: The root that version 1 used where none was given.
@@ -37,21 +38,46 @@ def _named(e: Evidence, regime: str) -> Evidence:
 
 
 def differences(folder: Path, stated: dict[str, Any]) -> Iterator[str]:
-    """Where the stored rows do not give the budgets, violations and gains that a certificate of version 1 states."""
-    _, _, now = rejudged(folder)
+    """Where the stored rows do not give the budgets, violations and gains that a certificate of version 1 states.
+
+    A seed that is compared no more, for a reason that the new verdict states, is held to what else was stated.
+    """
+    _, evidence, now = rejudged(folder)
+    yield from contradictions(evidence)
     for mine, then in zip(now.claims, stated["claims"], strict=True):
         where, e, old = f"{mine.regime}, {mine.slo}", mine.envelope.model_dump(mode="json"), then["envelope"]
         if (mine.regime, mine.slo) != (then["regime"], then["slo"]):
             yield f"claims: {where} stands where {then['regime']}, {then['slo']} is stated"
-        if e["n_seeds"] != old["n_seeds"]:
-            continue  # other seeds are compared now, for a reason that the new verdict states
-        for key in _KEPT:
-            if not _same(e[key], old[key]):
-                yield f"{where}, {key}: stated {old[key]}, recomputed {e[key]}"
-        for row, old_row in zip(e["per_seed"], old["per_seed"], strict=True):
-            for key in _KEPT_BY_SEED:
-                if not _same(row[key], old_row[key]):
-                    yield f"{where}, seed {row['seed']}, {key}: stated {old_row[key]}, recomputed {row[key]}"
+        rows, old_rows = ({row["seed"]: row for row in x["per_seed"]} for x in (e, old))
+        for seed in sorted({*rows, *old_rows}):
+            if seed not in old_rows:
+                yield f"{where}, seed {seed}: compared now, not in the certificate"
+            elif seed in rows:
+                yield from _differing(f"{where}, seed {seed}", _KEPT_BY_SEED, old_rows[seed], rows[seed])
+        yield from _differing(where, _KEPT, old, e if rows.keys() == old_rows.keys() else _means(old_rows, old))
+
+
+def _differing(where: str, keys: tuple[str, ...], old: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    for key in keys:
+        if not _same(now[key], old[key]):
+            yield f"{where}, {key}: stated {old[key]}, recomputed {now[key]}"
+
+
+def _means(rows: dict[int, dict[str, Any]], old: dict[str, Any]) -> dict[str, Any]:
+    """What a claim's numbers are by the seeds that it states."""
+    if not rows:
+        return old
+    policy, control, idle = (
+        sum(row[key] for row in rows.values()) / len(rows) for key in ("policy", "draw_mean", "no_sync_pct")
+    )
+    return {
+        **old,
+        "gain_pp": control - policy,
+        "policy_excess_pp": policy,
+        "control_excess_pp": control,
+        "no_sync_violation_pct": idle,
+        "n_seeds": len(rows),
+    }
 
 
 def _same(a: Any, b: Any) -> bool:

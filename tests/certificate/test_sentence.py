@@ -92,11 +92,8 @@ def test_only_the_servers_of_what_was_won_are_named() -> None:
         (Standing.NOT_CHANCE, "with the same number of merges, its placement was not shown to beat matched random "
          "placement in first", False),
         (Standing.NOT_LOAD, "it beats matched random placement, but was not shown to follow the load in first", True),
-        (
-            Standing.BELOW_MINIMUM,
-            "it was not shown to gain more than 0.5 pp, although it gains something in first",
-            True,
-        ),
+        (Standing.BELOW_MINIMUM, "it was not shown to gain more than 0.5 pp, although it gains something in first",
+         True),
     ],
 )  # fmt: skip
 def test_three_ways_to_fail_are_three_sentences(standing: Standing, told: str, gains: bool) -> None:
@@ -163,8 +160,7 @@ def test_who_may_know_the_future_claims_an_upper_bound(kind: str, starts: str) -
 @pytest.mark.parametrize(
     ("back_end", "tier", "part"),
     [("real", 3, "beats matched random placement of the same number of merges in replay on toy 1.0: toy (2.00"),
-     ("live", 4, "improves sync-excess SLO violations on toy 1.0 in live operation over matched random placement: "
-                 "toy (")],
+     ("live", 4, "improves sync-excess SLO violations on toy 1.0 in live operation over matched random placement: ")],
 )  # fmt: skip
 def test_a_real_server_is_named(back_end: str, tier: int, part: str) -> None:
     asked = server_head(back_end)
@@ -172,7 +168,8 @@ def test_a_real_server_is_named(back_end: str, tier: int, part: str) -> None:
     simulated = says([claim("toy", tier, load_gain_simulated=True)], asked)
     assert "from following the load in simulation)" in simulated
     lost = says([claim("toy", tier, standing=Standing.NOT_CHANCE)], asked)
-    assert lost.endswith("placement in toy in replay on toy 1.0." if back_end == "real" else "on toy 1.0.")
+    where = {"real": "replay", "live": "live operation"}[back_end]
+    assert lost.endswith(f"matched random placement in toy in {where} on toy 1.0.")
 
 
 def test_a_gain_without_a_load_gain_says_nothing_of_it() -> None:

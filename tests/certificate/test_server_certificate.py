@@ -61,7 +61,8 @@ def test_a_blind_scheduler_is_not_certified(back_end: str) -> None:
     made, checks = judged(back_end, found)
     assert made.verdict == "FAIL" and checks["G3", "placement"] == "failed"
     assert made.tier.number == {"real": 3, "live": 4}[back_end] and "Nothing is licensed" in made.sentence
-    assert made.sentence.endswith(" in replay on toy 1.0." if back_end == "real" else " on toy 1.0.")
+    where = {"real": "replay", "live": "live operation"}[back_end]
+    assert made.sentence.endswith(f" in {where} on toy 1.0.")
 
 
 def test_the_verdict_is_of_the_server_and_not_of_the_simulator() -> None:

@@ -216,7 +216,7 @@ def test_an_untouched_folder_verifies(original: Path, tmp_path: Path) -> None:
 
 
 @settings(
-    max_examples=200, deadline=None, database=None,
+    max_examples=120, deadline=None, database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 @given(st.data())
@@ -229,7 +229,7 @@ def test_every_single_change_is_found(original: Path, scratch: Path, data: st.Da
 
 
 @settings(
-    max_examples=30, deadline=None, database=None,
+    max_examples=20, deadline=None, database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 @given(st.data())
