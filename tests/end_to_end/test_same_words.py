@@ -27,6 +27,7 @@ def said(protocol: Protocol, small: Path, aware: Path, tmp_path: Path) -> dict[s
     texts["report"] = html.unescape(re.sub("<[^>]*>", " ", report))
     for suffix in ("md", "tex", "csv"):
         texts[suffix] = (out / "tables" / f"claims.{suffix}").read_text()
+    texts["tex"] = re.sub(r"\\shortstack\[.\]\{([^}]*)\}", lambda found: found[1].replace("\\\\", ""), texts["tex"])
     return {where: text if where == "csv" else " ".join(text.split()) for where, text in texts.items()}
 
 
