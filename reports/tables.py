@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from protocol.workload.trace import NS_PER_S
 from reports import format as fmt
 
 Row = Mapping[str, Any]
+#: Of a line of a heading in LaTeX.
+_HEADING_CHARACTERS = 10
 
 
 @dataclass(frozen=True)
@@ -210,7 +213,7 @@ def _column(heading: str, key: str, show: Callable[[Any], str], name: str | None
 def to_latex(table: Table) -> str:
     """Booktabs rules around a tabular, to be put into a float, or a longtable of its own."""
     align = "".join(c.align if c.width_cm is None else rf"p{{{c.width_cm:g}cm}}" for c in table.columns)
-    head = " & ".join(fmt.latex(c.heading) for c in table.columns) + r" \\"
+    head = " & ".join(map(_latex_heading, table.columns)) + r" \\"
     body = [" & ".join(fmt.latex(c.show(row)) for c in table.columns) + r" \\" for row in table.rows]
     if not table.long:
         rules = [r"% needs \usepackage{booktabs}", rf"\begin{{tabular}}{{{align}}}", rf"\toprule {head} \midrule"]
@@ -226,6 +229,13 @@ def to_latex(table: Table) -> str:
         r"\end{longtable}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _latex_heading(column: Column) -> str:
+    """A heading in short lines: fourteen long ones side by side would not fit a page."""
+    lines = textwrap.wrap(column.heading, _HEADING_CHARACTERS, break_long_words=False, break_on_hyphens=False)
+    stacked = r" \\ ".join(map(fmt.latex, lines))
+    return stacked if len(lines) == 1 else rf"\shortstack[{column.align}]{{{stacked}}}"
 
 
 def to_markdown(table: Table) -> str:

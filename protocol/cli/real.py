@@ -174,7 +174,7 @@ def announce(server: Reached, setting: Setting, draws: int, alpha: float, notes:
     floors = replaying.attainable(setting.n_seeds, draws)
     attained = ", ".join(f"{name} {p:.3g}" for name, p in floors.items())
     notes.print(
-        f"{server.described['server']['name']}: {setting.n_seeds} seeds x ({draws} draws + {replaying.FIXED}) = {n} "
+        f"{server.described['name']}: {setting.n_seeds} seeds x ({draws} draws + {replaying.FIXED}) = {n} "
         f"replays of about {each_s:.0f} s, about {n * each_s / 60:.0f} min; attainable p: {attained}",
         soft_wrap=True,
     )

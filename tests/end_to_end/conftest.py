@@ -74,7 +74,7 @@ def aware(tmp_path: Path) -> Path:
 def protocol() -> Protocol:
     """Run the real command in a process of its own."""
 
-    def run(*arguments: object, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: object, timeout_s: float = 400) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "protocol", *map(str, arguments)]
         environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environment)
