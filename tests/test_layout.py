@@ -17,13 +17,9 @@ MOST_LINES, MOST_OF_A_FUNCTION = 500, 60
 LONG_ON_PURPOSE = {("adapters/sidecars/kernel.py", "serve")}
 #: Still to be cut; must be empty at the end.
 TO_BE_CUT = {
-    "adapters/schedulers/host.py",
-    "adapters/schedulers/process.py",
     "protocol/stats/envelope.py",
     "protocol/stats/gains.py",
     "protocol/stats/predicted.py",
-    "tests/adapters/schedulers/test_scheduler_process.py",
-    "tests/zoo/test_cheats.py",
 }
 
 
