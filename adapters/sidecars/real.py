@@ -20,24 +20,61 @@ from protocol.replay.replay import Replay
 from protocol.workload.trace import RequestTrace
 
 _CLIENT_PRIORITY = -10
+#: How far the system lets the client go first.
+PRIORITIES = REAL_TIME, NICE, USUAL = "real time", f"nice {_CLIENT_PRIORITY}", "usual"
 
 
 @contextmanager
 def urgent(cores: Cores | None = None) -> Iterator[None]:
     """Let the client go first where the system allows it, on cores of its own, and never stop it to collect garbage."""
-    usual, collects = os.getpriority(os.PRIO_PROCESS, 0), gc.isenabled()
-    with suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, min(usual, _CLIENT_PRIORITY))
+    collects = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
-        with pinned(cores.client if cores else None):
+        with pinned(cores.client if cores else None), going_first():
             yield
     finally:
         if collects:
             gc.enable()
-        with suppress(PermissionError):
+
+
+@contextmanager
+def going_first() -> Iterator[str]:
+    """This thread before all others where it may, else before most; says which of `PRIORITIES` was granted.
+
+    A client that sleeps most of the time takes little from anybody in real time, and is never late; a nice value alone
+    does not keep a busy machine from running others first, above all after the client has been awake for a while.
+    """
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    granted = _granted(usual)
+    try:
+        yield granted
+    finally:
+        if granted == REAL_TIME:
+            for policy in (os.SCHED_OTHER, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK):  # not everybody may clear the flag
+                with suppress(PermissionError):
+                    os.sched_setscheduler(0, policy, os.sched_param(0))
+                    break
+        if granted == NICE:
             os.setpriority(os.PRIO_PROCESS, 0, usual)
+
+
+def _granted(usual: int) -> str:
+    if hasattr(os, "sched_setscheduler") and os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK == os.SCHED_OTHER:
+        with suppress(PermissionError):
+            # Nothing that it starts inherits it.
+            os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+            return REAL_TIME
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, min(usual, _CLIENT_PRIORITY))
+        return NICE
+    return USUAL
+
+
+def client_priority() -> str:
+    """What `going_first` is granted on this machine."""
+    with going_first() as granted:
+        return granted
 
 
 def spin_ns(cores: Cores) -> int:

@@ -15,7 +15,7 @@ from adapters.merge_loads.runner import MergeLoad
 from adapters.sidecars import calibrating, identity
 from adapters.sidecars.openai import Target, that_serves
 from adapters.sidecars.probing import base_of, model_at
-from adapters.sidecars.real import RealSidecar
+from adapters.sidecars.real import RealSidecar, client_priority
 from adapters.sidecars.simulated import SidecarModel
 from protocol.calibration import store as calibrations
 from protocol.calibration.model import Calibration, CalibrationPlan, CalibrationRun
@@ -128,7 +128,7 @@ def calibrate(
             made = _measure(server, plan, out / ".partial", asked, notes)
         except KeyboardInterrupt:
             raise Interrupted("finished runs are kept, and the same command goes on with them") from None
-        host = {**identity.host_facts(), **server.cores.describe()}
+        host = {**identity.host_facts(), **server.cores.describe(), "client_priority": client_priority()}
         stamp = {"date": calibrating.today(), "merge_load": str(load), "host": host}
         notes.print("fitting: up to a few minutes")
         with notes.status("fitting"):

@@ -19,6 +19,7 @@ from adapters.schedulers.opening import confinement_here
 from adapters.sidecars.engine import healthy
 from adapters.sidecars.identity import host_facts
 from adapters.sidecars.probing import base_of
+from adapters.sidecars.real import client_priority
 from adapters.sidecars.simulated import shipped_calibrations
 from protocol.certificate.model import TIERS, versions
 from protocol.cli import options
@@ -58,6 +59,7 @@ def facts(sidecar: str | None, executable: str | None) -> dict[str, object]:
     return {
         **{key: host[key] for key in ("system", "processor", "cores")},
         "cores for a real sidecar": _cores(sidecar),
+        "priority of the client": client_priority(),
         "memory, GiB": host["memory_gib"],
         "free disk, GiB": round(shutil.disk_usage(Path.cwd()).free / 2**30, 1),
         "GPU": _gpu(),

@@ -16,7 +16,7 @@ from adapters.sidecars import identity
 from adapters.sidecars.live import LiveServer
 from adapters.sidecars.openai import Target, that_serves
 from adapters.sidecars.probing import address_of, base_of, model_at, models_of
-from adapters.sidecars.real import RealSidecar
+from adapters.sidecars.real import RealSidecar, client_priority
 from protocol import seeds
 from protocol.calibration.check import refuse_mismatch
 from protocol.campaign import real as replaying
@@ -101,6 +101,7 @@ def described(sidecar: RealSidecar | LiveServer, version: str, name: str | None)
         "client_host": identity.host_facts(),
         "merge_load": str(sidecar.load),
         **sidecar.cores.describe(),
+        "client_priority": client_priority(),
     }
 
 

@@ -17,7 +17,7 @@ from adapters.cores import Cores, asked, available, cores_of_server, named, pinn
 from adapters.merge_loads.runner import MergeLoad, running
 from adapters.sidecars.engine import running_in, serving
 from adapters.sidecars.openai import SPIN_NS, TICK_NS
-from adapters.sidecars.real import spin_ns, urgent
+from adapters.sidecars.real import PRIORITIES, going_first, spin_ns, urgent
 from protocol.errors import BadInput
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs a system that pins processes")
@@ -89,6 +89,10 @@ def test_a_server_its_load_and_its_client(engine: str, tmp_path: Path) -> None:
             assert [os.sched_getaffinity(p.pid) for p in runner._processes] == [set(MINE[:1])] * 2
         with urgent(found):
             assert available() == MINE[1:] and not gc.isenabled()
+            # What the client starts does not go first.
+            child = subprocess.run([sys.executable, "-c", "import os; print(os.sched_getscheduler(0))"],
+                                   capture_output=True, text=True)  # fmt: skip
+            assert int(child.stdout) == os.SCHED_OTHER
         # Whoever lets a child of the server wander off takes the client's cores from it.
         (child,) = _children(server.pid)
         os.sched_setaffinity(child, MINE)
@@ -120,6 +124,25 @@ def test_servers_that_are_not_pinned_or_not_here(ours: str) -> None:
         assert cores_of_server(elsewhere) is None
     with pinned(None):
         assert available() == MINE
+
+
+def test_the_client_goes_as_far_ahead_as_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*arguments: object) -> None:
+        raise PermissionError
+
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    seen = []
+    for name in ("", "sched_setscheduler", "setpriority"):
+        if name:
+            monkeypatch.setattr(os, name, refused)
+        with going_first() as granted:
+            seen.append(PRIORITIES.index(granted))
+            if granted == PRIORITIES[0]:
+                assert os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK == os.SCHED_RR
+            if granted == PRIORITIES[1]:
+                assert os.getpriority(os.PRIO_PROCESS, 0) <= -10
+        assert os.sched_getscheduler(0) == os.SCHED_OTHER and os.getpriority(os.PRIO_PROCESS, 0) == usual
+    assert seen == sorted(seen) and seen[-1] == 2  # each refusal costs a step, where there was one
 
 
 def test_an_error_gives_everything_back() -> None:
