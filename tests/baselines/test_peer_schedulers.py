@@ -116,5 +116,5 @@ def test_islands_have_bursts_of_their_own() -> None:
 
     own = REGIME.replace(islands=2)
     assert own.peer is not None
-    common = own.replace(peer=type(own.peer)(own.peer.payload_bytes, own.peer.bandwidth))
+    common = own.replace(peer=type(own.peer)(payload_bytes=own.peer.payload_bytes, bandwidth=own.peer.bandwidth))
     assert abs(correlation(own)) < 0.15 < 0.6 < correlation(common)

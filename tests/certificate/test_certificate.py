@@ -68,6 +68,16 @@ def statuses(claim: Claim) -> dict[str, str]:
     return {g.gate: g.status for g in claim.gates}
 
 
+def agreeing() -> list[dict[str, Any]]:
+    """Runs of a calibration on which server and model agree: 25 violations a merge, 2 % without."""
+    rows = []
+    for k in range(8):
+        merges, seen = (2, 70 + k % 3) if k % 2 else (0, 20 + k % 3)
+        counts = {"requests": 1000, "merges": merges, "violations": seen, "simulated_violations": 70 if merges else 20}
+        rows.append({"run": f"run {k}", "load": "a", **counts})
+    return rows
+
+
 def calibrated(head: Head, ratios: list[float], *servers: str) -> Head:
     """With a calibration of these ratios behind every regime, of servers by regime."""
     runs = [
@@ -81,6 +91,11 @@ def calibrated(head: Head, ratios: list[float], *servers: str) -> Head:
         for regime, server in zip(values["regimes"], named, strict=True):
             stated = {"server": server, "date": "2026-01-02", "runs": runs} if server else None
             regime["sidecar"] = {"name": "fitted", "calibrated": bool(server), "calibration": stated}
+            if server:  # it speaks for every load and limit
+                wide = dict.fromkeys(
+                    ("rate_per_s", "in_flight", "prompt_tokens", "output_tokens", "merge_s"), (0.0, 1e9)
+                )
+                regime["sidecar"] |= {"support": wide, "agreement": dict.fromkeys(regime["slos"], agreeing())}
 
     return changed_head(head, change)
 
@@ -397,7 +412,7 @@ def test_a_seed_outside_the_corridor_is_refused_not_a_crash() -> None:
 
 
 def test_one_load_for_every_seed_is_refused() -> None:
-    found = [changed(e, trace_digest="same") for e in ran()]
+    found = [changed(e, trace_digest="5" * 64) for e in ran()]
     assert "identical load" in judged(found).sentence
 
 
@@ -405,7 +420,7 @@ def test_a_written_folder_verifies_for_every_verdict(tmp_path: Path) -> None:
     head, found = two_regimes()
     write_folder(tmp_path / "two", head, found)
     assert verify(tmp_path / "two") == []
-    refused = [changed(e, trace_digest="same") for e in ran()]
+    refused = [changed(e, trace_digest="5" * 64) for e in ran()]
     write_folder(tmp_path / "refused", head_for(SOURCE, [setting()]), refused)
     assert verify(tmp_path / "refused") == []
     few = [setting(n_seeds=2)]

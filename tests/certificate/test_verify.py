@@ -163,7 +163,7 @@ def edit_table(path: Path, data: st.DataObject) -> str:
         values = table[name].to_pylist()
         value = values[row]
         if isinstance(value, list):
-            values[row] = [v + 1 for v in value] if value else [1]
+            values[row] = [*value, *value] if value else [1]
         elif isinstance(value, bool):
             values[row] = not value
         elif isinstance(value, int):
