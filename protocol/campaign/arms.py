@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from multiprocessing.util import Finalize
 from typing import cast
 
 import numpy as np
@@ -109,7 +110,21 @@ def place(
 @lru_cache(maxsize=4)
 def _contender(open_contender: Callable[[], Contender]) -> Contender:
     """One opened contender a process; its runs are fresh all the same."""
-    return open_contender()
+    found = open_contender()
+    _OPENED.append(found)
+    # What it printed is published when it is closed, in a worker when that ends.
+    Finalize(None, close_contenders, exitpriority=100)
+    return found
+
+
+_OPENED: list[Contender] = []
+
+
+def close_contenders() -> None:
+    """End what this process has opened; what it printed goes to its log."""
+    while _OPENED:
+        _OPENED.pop().close()
+    _contender.cache_clear()
 
 
 def run_seed(plan: Plan, setting: Setting, seed: int) -> Evidence:

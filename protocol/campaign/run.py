@@ -16,7 +16,7 @@ from typing import Any
 import joblib
 from joblib.externals.loky import get_reusable_executor
 
-from protocol.campaign.arms import cross, draw_more, run_seed
+from protocol.campaign.arms import close_contenders, cross, draw_more, run_seed
 from protocol.campaign.plan import Plan, Setting
 from protocol.evidence.model import CROSSED, Evidence
 from protocol.merging.placements import Placements
@@ -63,6 +63,7 @@ def run(
         for count, ((setting, seed, _), placements) in enumerate(zip(tasks, crossed, strict=True), start=1):
             done[setting.name, seed] = done[setting.name, seed].with_placed(CROSSED, placements)
             progress(len(done) + count, 2 * len(wanted))
+    close_contenders()
     return [done[setting.name, seed] for setting, seed in wanted]
 
 
