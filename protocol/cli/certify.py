@@ -73,7 +73,9 @@ def certify(
     """
     notes = Console(stderr=True, highlight=False)
     server.refuse_without(sidecar.sidecar, budget_minutes=sidecar.budget_minutes)
-    asked = Asked(scheduler, worlds, draws, judging, learner, training, sidecar, server, output, jobs)
+    asked = Asked(
+        scheduler, worlds, draws, judging, learner, training, sidecar, server, output, jobs, None, trust.files
+    )
     judge(asked.request(trust, notes), trust, output, notes)
 
 
@@ -92,13 +94,14 @@ class Asked:
     output: Output
     jobs: int
     sweep: dict[str, Any] | None = None
+    unseen: tuple[Path, ...] = ()
 
     @property
     def folder(self) -> Path:
         return self.output.folder(Path(self.scheduler).name)
 
     def opener(self, log: Path | None) -> partial[Contender]:
-        hidden = (*outputs(self.folder), *(self.worlds.trace or ()))
+        hidden = (*outputs(self.folder), *(self.worlds.trace or ()), *self.unseen)
         text = "" if log is None else str(log.resolve())
         return partial(contender_opener, self.scheduler, text, tuple(str(p.resolve()) for p in hidden))
 

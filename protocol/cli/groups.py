@@ -167,6 +167,11 @@ class Trust:
     preregistered: options.Preregistered = None
     sign: options.Sign = None
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """What no scheduler may see, and what is no part of it where it lies in its folder."""
+        return tuple(p for p in (self.preregister, self.preregistered, self.sign) if p is not None)
+
 
 @dataclass(frozen=True)
 class Output:

@@ -93,7 +93,7 @@ def live_command(
     Exit code 0 passed, 1 failed, 3 undecidable, 2 bad input or crash, 130 interrupted.
     """
     notes = Console(stderr=True, highlight=False)
-    asked = Asked(scheduler, base_of(sidecar), session, judging, learner, server, output)
+    asked = Asked(scheduler, base_of(sidecar), session, judging, learner, server, output, trust.files)
     judge(asked.request(regime, trust), trust, output, notes)
 
 
@@ -108,6 +108,7 @@ class Asked:
     learner: Learning
     server: Server
     output: Output
+    unseen: tuple[Path, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -116,7 +117,10 @@ class Asked:
     def source(self, log: Path | None = None) -> ProcessSource:
         """Raises BadInput for what cannot decide live."""
         found = open_scheduler(
-            self.scheduler, decision_timeout_s=self.session.decision_timeout, log_path=log, hidden=outputs(self.folder)
+            self.scheduler,
+            decision_timeout_s=self.session.decision_timeout,
+            log_path=log,
+            hidden=[*outputs(self.folder), *self.unseen],
         )
         if isinstance(found, ProcessSource):
             return found

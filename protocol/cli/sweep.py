@@ -95,7 +95,9 @@ def sweep(
     """
     notes = Console(stderr=True, highlight=False)
     out = replace(output, out=output.folder(f"sweep-{Path(scheduler).name}"))
-    asked = Asked(scheduler, worlds, draws, judging, learner, Training(), Sidecar(), Server(), out, jobs)
+    asked = Asked(
+        scheduler, worlds, draws, judging, learner, Training(), Sidecar(), Server(), out, jobs, None, trust.files
+    )
     tried = list(_tried(asked, grid, notes))
     best = max(tried, key=lambda one: (one["gain_pp"] is not None, one["gain_pp"] or 0.0))
     if best["gain_pp"] is None:
