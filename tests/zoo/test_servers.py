@@ -107,7 +107,7 @@ SERVERS = {
         lambda m: rows(m, np.arange(len(m))[::-1]), "G0", "determinism", "reports another arrival_ns"),
     "other prompts": (
         lambda m: replace(m, prompt_tokens=m.prompt_tokens // 2), "G0", "determinism", "reports another prompt_tokens"),
-    "shortens answers": (shortened, "G2", "offered load", "output tokens"),
+    "shortens answers": (shortened, "G2", "tokens served", "tokens of"),
 }  # fmt: skip
 
 

@@ -126,7 +126,7 @@ def test_a_scheduler_in_javascript(certify: Command, tmp_path: Path, monkeypatch
     assert not judged.refused and judged.code in (0, 1, 3)
     assert judged.certificate["claims"][0]["gates"][0]["status"] == "passed"
     contender = judged.certificate["contender"]
-    assert (contender["language"], contender["files"]) == ("command", ["node_scheduler.mjs"])
+    assert contender["language"] == "command" and "node_scheduler.mjs" in contender["files"]
     real = trace(tmp_path / "trace.csv")
     (tmp_path / "mine").mkdir()
     spy = tmp_path / "mine" / "spy.mjs"
