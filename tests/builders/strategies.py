@@ -114,7 +114,7 @@ class ToyLoaded:
     def __init__(self, trace: RequestTrace) -> None:
         self.trace = trace
 
-    def replay(self, schedule: Schedule) -> Measurements:
+    def e2e_ns(self, schedule: Schedule) -> NDArray[np.int64]:
         trace = self.trace
         inside = np.zeros(len(trace), bool)
         for island in range(trace.n_islands):
@@ -123,7 +123,14 @@ class ToyLoaded:
             if len(begin):
                 inside |= (trace.island == island) & (k >= 0) & (trace.arrival_ns < end[np.maximum(k, 0)])
         inside[::50] = True
-        e2e = np.where(inside, SLOW_NS, QUICK_NS).astype(np.int64)
+        return np.where(inside, SLOW_NS, QUICK_NS).astype(np.int64)
+
+    def replay(self, schedule: Schedule) -> Measurements:
+        e2e = self.e2e_ns(schedule)
+        return self._rows(e2e, exposure_ns(self.trace, e2e, schedule))
+
+    def _rows(self, e2e: NDArray[np.int64], exposure: NDArray[np.int64]) -> Measurements:
+        trace = self.trace
         return Measurements(
             arrival_ns=trace.arrival_ns,
             sent_ns=trace.arrival_ns,
@@ -134,11 +141,13 @@ class ToyLoaded:
             output_tokens=trace.output_tokens,
             outcome=np.zeros(len(trace), np.int8),
             island=trace.island,
-            exposure_ns=exposure_ns(trace, e2e, schedule),
+            exposure_ns=exposure,
         )
 
     def violations(self, schedules: list[Schedule], slo: Slo) -> NDArray[np.int64]:
-        return np.array([self.replay(schedule).violates(slo).sum() for schedule in schedules], np.int64)
+        nothing = np.zeros(len(self.trace), np.int64)  # no limit looks at exposure
+        missed = [self._rows(self.e2e_ns(schedule), nothing).violates(slo).sum() for schedule in schedules]
+        return np.array(missed, np.int64)
 
     def merge_cost(self, start_ns: NDArray[np.int64], merge_ns: int, slo: Slo) -> NDArray[np.float64]:
         idle = self.replay(Schedule.empty(self.trace.n_islands)).violates(slo).sum()
@@ -174,20 +183,20 @@ class ToySession:
 
     def observe(self, now_ns: int) -> tuple[ServingState, ...]:
         assert now_ns == self.now_ns
-        m = self.loaded.replay(self._schedule())
-        states = []
-        for island in range(self.loaded.trace.n_islands):
-            mine = (m.island == island) & (m.arrival_ns < now_ns)
-            done = mine & (m.arrival_ns + m.e2e_ns <= now_ns)
-            recent = done & (m.arrival_ns + m.e2e_ns > now_ns - 5 * S)
+        trace, e2e_ns, states = self.loaded.trace, self.loaded.e2e_ns(self._schedule()), []
+        ends_ns = trace.arrival_ns + e2e_ns
+        for island in range(trace.n_islands):
+            mine = (trace.island == island) & (trace.arrival_ns < now_ns)
+            done = mine & (ends_ns <= now_ns)
+            recent = done & (ends_ns > now_ns - 5 * S)
             states.append(
                 ServingState(
                     serving_pressure=min(1.0, int((mine & ~done).sum()) / 8),
                     in_flight=int((mine & ~done).sum()),
                     queued=island,
                     completed=int(done.sum()),
-                    recent_e2e_s=float(m.e2e_ns[recent].mean()) / S if recent.any() else None,
-                    recent_ttft_s=float(m.ttft_ns[recent].mean()) / S if recent.any() else None,
+                    recent_e2e_s=float(e2e_ns[recent].mean()) / S if recent.any() else None,
+                    recent_ttft_s=float((e2e_ns[recent] // 2).mean()) / S if recent.any() else None,
                 )
             )
         return tuple(states)

@@ -216,7 +216,7 @@ def test_an_untouched_folder_verifies(original: Path, tmp_path: Path) -> None:
 
 
 @settings(
-    max_examples=120, deadline=None, database=None,
+    max_examples=80, deadline=None, database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 @given(st.data())
@@ -229,7 +229,7 @@ def test_every_single_change_is_found(original: Path, scratch: Path, data: st.Da
 
 
 @settings(
-    max_examples=20, deadline=None, database=None,
+    max_examples=12, deadline=None, database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 @given(st.data())
@@ -258,12 +258,14 @@ def test_edited_numbers_are_found_even_with_their_digest_renewed(
 def test_a_better_verdict_is_named(original: Path, scratch: Path) -> None:
     restore(original, scratch)
     certificate = json.loads((scratch / CERTIFICATE).read_text())
-    certificate["tier"]["number"] = 3
+    own, certificate["tier"]["number"] = certificate["tier"]["number"], 3
     certificate["claims"][0]["envelope"]["gain_pp"] += 1
     files.write_text(scratch / CERTIFICATE, files.canonical_json(certificate))
     found = verify(scratch)
     assert len(found) == 2
-    assert found[1] == "tier.number: stated 3, recomputed 2" and found[0].startswith("claims[0].envelope.gain_pp: ")
+    assert found[1] == f"tier.number: stated 3, recomputed {own}" and found[0].startswith(
+        "claims[0].envelope.gain_pp: "
+    )
 
 
 @pytest.mark.parametrize("islands", [0, -1, 10**400])
