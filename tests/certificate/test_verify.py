@@ -216,7 +216,7 @@ def test_an_untouched_folder_verifies(original: Path, tmp_path: Path) -> None:
 
 
 @settings(
-    max_examples=80, deadline=None, database=None,
+    max_examples=50, deadline=None, database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 @given(st.data())
