@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +23,7 @@ MIN_DRAWS = 5
 MIN_EFFECT_PP = 0.5
 _HULL = "hull of the inverted stratified randomisation and the inverted paired sign flip"
 _FLIPPED = "inverted paired sign flip"
-_EXCHANGED = "inverted exchange between traces"
+_EXCHANGED = "hull of the inverted exchange between traces and the inverted paired sign flip of the load gain"
 
 
 class Standing(StrEnum):
@@ -39,17 +40,29 @@ class Standing(StrEnum):
 class Gain:
     """A mean gain over seeds, in the units of the costs; positive is better.
 
-    lower_bound : one-sided 1 - alpha limit; above delta exactly when each of the gain's tests has p(delta) <= alpha.
-    interval : two-sided 1 - alpha, by inversion of those tests.  t_interval : Student's, beside it; None when the seeds
-        do not vary, or are not independent (the load gain's are not).
     by_seed : float64, shape (S,).
+    tests : the gain's own, at every minimum effect; `method` says in words how the limits come from them.
+    t_interval : Student's, beside them; None when the seeds do not vary, or are not independent (the load gain's).
     """
 
     estimate: float
-    lower_bound: float
-    interval: Interval
-    t_interval: Interval | None
     by_seed: NDArray[np.float64]
+    tests: tuple[inv.Inversion, ...]
+    method: str
+    t_interval: Interval | None
+    alpha: float
+
+    @cached_property
+    def lower_bound(self) -> float:
+        """One-sided 1 - alpha limit: above delta exactly when each of the tests has p(delta) <= alpha."""
+        return min(test.lower(self.alpha) for test in self.tests)
+
+    @cached_property
+    def interval(self) -> Interval:
+        """Two-sided 1 - alpha: the hull of the tests' own, alpha / 2 a side."""
+        tail = self.alpha / 2
+        lower, upper = min(test.lower(tail) for test in self.tests), max(test.upper(tail) for test in self.tests)
+        return Interval(lower, upper, 1 - self.alpha, self.method)
 
 
 @dataclass(frozen=True)
@@ -165,10 +178,15 @@ def judge_gains(
     tests = [GateTest(test.outcome(delta), test.pvalue(0.0), "chance") for test in of_chance]
     load = None
     if cost is not None:
-        dealt = inv.exchange(cost, rng, n_resamples)
+        slack = RTOL * float(np.abs(cost).max(axis=1).sum())
+        saved = inv.own_trace(cost)
+        saved = np.where(np.abs(saved) <= slack, 0.0, saved)
+        of_load = [
+            inv.exchange(cost, rng, n_resamples), inv.sign_flip(saved, rng, n_resamples, slack, inv.LOAD_FLIP)
+        ]  # fmt: skip
         followed = (cost.sum(axis=1) - np.diagonal(cost)) / (len(cost) - 1) - np.diagonal(cost)
-        load = _gain([dealt], followed, alpha, _EXCHANGED, None)
-        tests.append(GateTest(dealt.outcome(delta), dealt.pvalue(0.0), "load"))
+        load = _gain(of_load, followed, alpha, _EXCHANGED, None)
+        tests += [GateTest(test.outcome(delta), test.pvalue(0.0), "load") for test in of_load]
     bound = None if worst is None else _betting(blocks, by_seed, worst, best, delta, alpha)
     if bounded:
         problem = "no worst placements to bound the gains by" if bound is None else bound.outcome.reason
@@ -219,14 +237,7 @@ def unseen_share(n_seeds: int, alpha: float) -> float:
 def _gain(
     tests: Sequence[inv.Inversion], by_seed: NDArray[np.float64], alpha: float, method: str, student: Interval | None
 ) -> Gain:
-    lower, upper = min(test.lower(alpha / 2) for test in tests), max(test.upper(alpha / 2) for test in tests)
-    return Gain(
-        estimate=float(by_seed.mean()),
-        lower_bound=min(test.lower(alpha) for test in tests),
-        interval=Interval(lower, upper, 1 - alpha, method),
-        t_interval=student,
-        by_seed=by_seed,
-    )
+    return Gain(float(by_seed.mean()), by_seed, tuple(tests), method, student, alpha)
 
 
 def _betting(

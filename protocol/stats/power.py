@@ -22,7 +22,7 @@ from scipy import stats
 from statsmodels.stats.proportion import proportion_confint
 
 from protocol.stats.betting import BETS, BETTING
-from protocol.stats.inversion import EXCHANGE, SIGN_FLIP, STRATIFIED
+from protocol.stats.inversion import EXCHANGE, LOAD_FLIP, SIGN_FLIP, STRATIFIED, own_trace
 
 Family = Literal["normal", "lognormal"]
 FAMILIES: tuple[Family, ...] = ("normal", "lognormal")
@@ -88,23 +88,21 @@ def seen_spread(policy: ArrayLike, draws: Sequence[ArrayLike], exchanged: ArrayL
     cost = np.asarray(exchanged, np.float64)
     if not np.isfinite(cost).all():
         return None
-    noise, residual = _interaction(cost)
-    diagonal = math.sqrt(max(float(residual.var(ddof=1)) - 2 * noise**2 / (len(own) - 1), 0.0))
-    varies = np.ptp(deviation) > 0 and np.ptp(residual) > 0
-    correlation = float(np.corrcoef(deviation, residual)[0, 1]) if varies else 0.0
+    noise, saved = _interaction(cost), own_trace(cost)
+    diagonal = math.sqrt(max(float(saved.var(ddof=1)) - 2 * noise**2 / (len(own) - 2), 0.0))
+    varies = np.ptp(deviation) > 0 and np.ptp(saved) > 0
+    correlation = -float(np.corrcoef(deviation, saved)[0, 1]) if varies else 0.0
     return replace(spread, exchange_sd=noise, diagonal_sd=diagonal, correlation=correlation)
 
 
-def _interaction(cost: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-    """Noise off the diagonal about trace and schedule effects, and what these effects leave on the diagonal (S,)."""
+def _interaction(cost: NDArray[np.float64]) -> float:
+    """Spread of the costs off the diagonal about the trace and schedule effects fitted to them by least squares."""
     size = len(cost)
     s, t = np.nonzero(~np.eye(size, dtype=bool))
     design = np.zeros((len(s), 2 * size))
     design[np.arange(len(s)), s] = design[np.arange(len(s)), size + t] = 1
-    effects = np.linalg.lstsq(design, cost[s, t], rcond=None)[0]
-    left = cost[s, t] - design @ effects
-    freedom = max(len(s) - (2 * size - 1), 1)
-    return math.sqrt(float(left @ left) / freedom), np.diagonal(cost) - effects[:size] - effects[size:]
+    left = cost[s, t] - design @ np.linalg.lstsq(design, cost[s, t], rcond=None)[0]
+    return math.sqrt(float(left @ left) / max(len(s) - (2 * size - 1), 1))
 
 
 @dataclass(frozen=True)
@@ -197,10 +195,12 @@ def needed_gains(design: Design, rng: np.random.Generator, reps: int) -> dict[st
     gains = drawn.mean(axis=2, keepdims=True)
     tests = {SIGN_FLIP: (gains, _flips)} if m == 1 else {STRATIFIED: (drawn, _relabelled), SIGN_FLIP: (gains, _flips)}
     if spread.exchange_sd is not None:
-        dealt = spread.exchange_sd * _noise(rng, (reps, seeds, seeds), design.family)
+        cost = spread.exchange_sd * _noise(rng, (reps, seeds, seeds), design.family)
         rest = math.sqrt(max(1 - spread.correlation**2, 0.0)) * _noise(rng, (reps, seeds), design.family)
-        dealt -= (spread.diagonal_sd * (spread.correlation * unit + rest))[:, :, None]
-        tests[EXCHANGE] = (dealt, _deals)
+        own = spread.diagonal_sd * (spread.correlation * unit + rest)
+        cost[:, np.arange(seeds), np.arange(seeds)] = own
+        tests[EXCHANGE] = (cost - own[:, :, None], _deals)
+        tests[LOAD_FLIP] = (np.array([own_trace(c) for c in cost])[:, :, None], _flips)
     found = {name: np.empty(reps) for name in tests}
     for first in range(_SETS):
         some = slice(first, reps, _SETS)

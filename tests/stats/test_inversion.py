@@ -131,3 +131,19 @@ def test_the_exchange_is_a_count_over_permutations() -> None:
         sums = [shifted[range(5), order].sum() for order in itertools.permutations(range(5))]
         p = sum(value <= sums[0] + 1e-12 for value in sums) / math.factorial(5)
         assert inv.exchange(cost, rng(), 0).pvalue(delta) == pytest.approx(p, abs=1e-12)
+
+
+def test_what_a_schedule_saves_on_its_own_trace() -> None:
+    """Trace and schedule effects drop out; the rest is what least squares, fitted off the diagonal, leaves on it."""
+    cost = rng(9).normal(size=(7, 7))
+    effects = rng(10).normal(0, 9, (7, 1)) + rng(11).normal(0, 9, 7)
+    saved = inv.own_trace(cost)
+    assert inv.own_trace(cost + effects) == pytest.approx(saved)
+    s, t = np.nonzero(~np.eye(7, dtype=bool))
+    design = np.zeros((42, 14))
+    design[np.arange(42), s] = design[np.arange(42), 7 + t] = 1
+    fit = np.linalg.lstsq(design, cost[s, t], rcond=None)[0]
+    assert saved == pytest.approx(fit[:7] + fit[7:] - np.diagonal(cost))
+    for size in (2, 3, 7):
+        some = cost[:size, :size]
+        assert inv.own_trace(some).mean() == pytest.approx(inv.exchange(some, rng(), 0).estimate)
