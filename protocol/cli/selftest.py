@@ -129,7 +129,7 @@ def _played(pool: pools.Pool, player: pools.Player, size: Size) -> Task:
 def _pools(size: Size, seed: int) -> Iterator[tuple[pools.Pool, Sequence[pools.Player]]]:
     """The aperiodic regime, and the periodic one with its bursts at the same time in every seed: a clock's world."""
     aperiodic, periodic = Regime.load("bursty-aperiodic"), Regime.load("bursty-periodic")
-    periodic = periodic.replace(arrivals=dataclasses.replace(periodic.arrivals, phase_s=0.0))
+    periodic = periodic.replace(arrivals=periodic.arrivals.replace(phase_s=0.0))
     for name, regime, players in (
         ("bursty-aperiodic", aperiodic, pools.PLAYERS), ("same-phase", periodic, pools.CLOCKS),
     ):  # fmt: skip

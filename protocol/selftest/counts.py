@@ -20,6 +20,12 @@ FOUND, FOUND_AMONG_FIVE = "found", "found of five"
 #: Bars of SPEC section 10, by name: what the share is held to, in words.
 FALSE, COVERS, NINE_IN_TEN, POWER = "false", "covers", "nine in ten", "power"
 EIGHTY, NOT_EIGHTY = "eighty", "not eighty"
+_LIMITS = {
+    FALSE: (0.0, ALPHA), COVERS: (0.93, 1.0), NINE_IN_TEN: (0.85, 0.95), POWER: (0.9, 1.0), EIGHTY: (0.8, 1.0),
+    NOT_EIGHTY: (0.0, 0.8),
+}  # fmt: skip
+#: A run holds some 150 shares to a bar, so one is called missed at an exact one-sided p below this.
+SIGNIFICANT = 0.001
 BARS = {
     FALSE: "at most 5 %: not significantly more, and an upper limit of at most 6.5 % over 2,000 or more",
     COVERS: "at least 93 %: not significantly less",
@@ -58,16 +64,11 @@ class Row:
 
     def missed(self) -> str | None:
         low, high = self.interval
-        held = {
-            None: True,
-            FALSE: low <= ALPHA and (self.n < 2000 or high <= 0.065),
-            COVERS: high >= 0.93,
-            NINE_IN_TEN: high >= 0.85 and low <= 0.95,
-            POWER: high >= 0.9,
-            EIGHTY: high >= 0.8,
-            NOT_EIGHTY: low <= 0.8,
-        }[self.bar]
-        if held:
+        least, most = _LIMITS[self.bar] if self.bar is not None else (0.0, 1.0)
+        below = stats.binomtest(self.count, self.n, least, "less").pvalue
+        above = stats.binomtest(self.count, self.n, most, "greater").pvalue
+        wide = self.bar == FALSE and self.n >= 2000 and high > 0.065
+        if min(below, above) >= SIGNIFICANT and not wide:
             return None
         where = f"{self.world}, {self.family}, {self.design}, {self.what}"
         seen = f"{self.count} of {self.n} ({100 * low:.2f} to {100 * high:.2f} %)"

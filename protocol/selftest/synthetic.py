@@ -75,11 +75,11 @@ class Family:
         self, rng: np.random.Generator, n: int, m: int, gain: float
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Draws (n, m) and exchanged costs (n, n): the schedule made on trace t, on trace s; the diagonal gains."""
-        noise, level = SHAPES[self.shape], LEVEL_SD * rng.standard_normal((n, 1))
-        exchanged = (level + self.policy_sd * noise(rng, (n, n))).astype(np.float64)
+        noise: Noise = SHAPES[self.shape]
+        level: NDArray[np.float64] = LEVEL_SD * rng.standard_normal((n, 1))
+        exchanged = np.asarray(level + self.policy_sd * noise(rng, (n, n)), np.float64)
         exchanged[np.diag_indices(n)] -= gain + self.gains(rng, (n,))
-        drawn = level + DRAW_SD * noise(rng, (n, m))
-        return drawn.astype(np.float64), exchanged
+        return np.asarray(level + DRAW_SD * noise(rng, (n, m)), np.float64), exchanged
 
 
 def _gambles(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -79,7 +77,7 @@ def test_blind_players_gain_nothing_by_load_and_lookers_do(pool: Pool) -> None:
 def test_a_clock_in_a_world_of_one_phase() -> None:
     """It gains over chance, not by load, and is never certified; the looker on top of it gains by load."""
     periodic = Regime.load("bursty-periodic")
-    regime = periodic.replace(arrivals=dataclasses.replace(periodic.arrivals, phase_s=0.0))
+    regime = periodic.replace(arrivals=periodic.arrivals.replace(phase_s=0.0))
     same = made(regime, 25)
     clock = Played.on(same, pools.CLOCKS[0])
     assert clock.chance > 5 and abs(clock.load) < 1e-9
