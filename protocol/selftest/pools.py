@@ -280,3 +280,17 @@ class Played:
         seconds = self.pool.corridor.horizon_ns // NS_PER_S
         design = f"{n_seeds} seeds x {draws}, {seconds} s, {self.chance:.2f} pp over chance, {self.load:.2f} by load"
         return tally(found, bars, world=self.pool.name, family=self.player.name, design=design, effect_pp=self.least)
+
+
+def budget_leak(pool: Pool, budgets: NDArray[np.int64]) -> float:
+    """The gain from following the load, pp, of schedulers whose placements are chance and only their number is not.
+
+    budgets : int64, shape (W,), merges on each world.  A merge costs a little more or less when there are more of them,
+    for they fill the corridor otherwise; so the exchange, which counts costs per merge, sees who chose the number.
+    """
+    chosen = np.unique(budgets)
+    per_merge = np.array([[pool.cost(w, pool.banks[int(k)]).mean() / k for k in chosen] for w in range(len(pool))])
+    mine = np.searchsorted(chosen, budgets)
+    own = per_merge[np.arange(len(pool)), mine]
+    others = (per_merge[:, mine].sum(axis=1) - own) / (len(pool) - 1)
+    return float(np.mean(budgets * (others - own)))

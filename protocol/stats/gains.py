@@ -170,44 +170,45 @@ def judge_gains(
     reason = _unfit(blocks, min_seeds, min_draws) or _unfit_exchange(cost, len(blocks))
     if reason:
         return _undecidable(blocks, len(draws), reason, delta, alpha)
-    by_seed = gains_by_seed(blocks)
-    flip = inv.sign_flip(by_seed, rng, n_resamples, rz.tie_tolerance(blocks))
-    paired = max(len(block) for block in blocks) == 2
-    of_chance = [flip] if paired else [inv.stratified(blocks, rng, n_resamples), flip]
-    chance = _gain(of_chance, by_seed, alpha, _FLIPPED if paired else _HULL, t_interval(by_seed, 1 - alpha))
-    tests = [GateTest(test.outcome(delta), test.pvalue(0.0), "chance") for test in of_chance]
-    load = None
-    if cost is not None:
-        slack = RTOL * float(np.abs(cost).max(axis=1).sum())
-        saved = inv.own_trace(cost)
-        saved = np.where(np.abs(saved) <= slack, 0.0, saved)
-        of_load = [
-            inv.exchange(cost, rng, n_resamples), inv.sign_flip(saved, rng, n_resamples, slack, inv.LOAD_FLIP)
-        ]  # fmt: skip
-        followed = (cost.sum(axis=1) - np.diagonal(cost)) / (len(cost) - 1) - np.diagonal(cost)
-        load = _gain(of_load, followed, alpha, _EXCHANGED, None)
-        tests += [GateTest(test.outcome(delta), test.pvalue(0.0), "load") for test in of_load]
-    bound = None if worst is None else _betting(blocks, by_seed, worst, best, delta, alpha)
+    chance, tests = _over_chance(blocks, rng, delta, alpha, n_resamples)
+    load, more = (None, []) if cost is None else _by_load(cost, rng, delta, alpha, n_resamples)
+    tests += more
+    bound = None if worst is None else _betting(blocks, chance.by_seed, worst, best, delta, alpha)
     if bounded:
         problem = "no worst placements to bound the gains by" if bound is None else bound.outcome.reason
         if bound is None or problem:
             return _undecidable(blocks, len(draws), problem or "", delta, alpha)
-        at_zero = betting_bound(by_seed, np.full(len(by_seed), bound.lowest), delta=0.0).outcome.pvalue
+        at_zero = betting_bound(chance.by_seed, np.full(len(blocks), bound.lowest), delta=0.0).outcome.pvalue
         tests.append(GateTest(bound.outcome, 1.0 if at_zero is None else at_zero, "chance"))
     ps = [test.outcome.pvalue or 1.0 for test in tests]
     return _of(
-        blocks,
-        len(draws),
-        delta,
-        alpha,
-        chance=chance,
-        load=load,
-        tests=tuple(tests),
-        pvalue=max(ps),
-        decided_by=tests[int(np.argmax(ps))].name,
-        floor=max(test.outcome.floor or 0.0 for test in tests),
-        bounded=bound,
-    )
+        blocks, len(draws), delta, alpha, chance=chance, load=load, tests=tuple(tests), bounded=bound, pvalue=max(ps),
+        decided_by=tests[int(np.argmax(ps))].name, floor=max(test.outcome.floor or 0.0 for test in tests),
+    )  # fmt: skip
+
+
+def _over_chance(
+    blocks: Sequence[NDArray[np.float64]], rng: np.random.Generator, delta: float, alpha: float, n_resamples: int
+) -> tuple[Gain, list[GateTest]]:
+    by_seed = gains_by_seed(blocks)
+    flip = inv.sign_flip(by_seed, rng, n_resamples, rz.tie_tolerance(blocks))
+    paired = max(len(block) for block in blocks) == 2
+    tests = [flip] if paired else [inv.stratified(blocks, rng, n_resamples), flip]
+    gain = _gain(tests, by_seed, alpha, _FLIPPED if paired else _HULL, t_interval(by_seed, 1 - alpha))
+    return gain, [GateTest(test.outcome(delta), test.pvalue(0.0), "chance") for test in tests]
+
+
+def _by_load(
+    cost: NDArray[np.float64], rng: np.random.Generator, delta: float, alpha: float, n_resamples: int
+) -> tuple[Gain, list[GateTest]]:
+    slack = RTOL * float(np.abs(cost).max(axis=1).sum())
+    saved = inv.own_trace(cost)
+    saved = np.where(np.abs(saved) <= slack, 0.0, saved)
+    flip = inv.sign_flip(saved, rng, n_resamples, slack, inv.LOAD_FLIP)
+    tests = [inv.exchange(cost, rng, n_resamples), flip]
+    own = np.diagonal(cost)
+    gain = _gain(tests, (cost.sum(axis=1) - own) / (len(cost) - 1) - own, alpha, _EXCHANGED, None)
+    return gain, [GateTest(test.outcome(delta), test.pvalue(0.0), "load") for test in tests]
 
 
 def gains_by_seed(blocks: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:

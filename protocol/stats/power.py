@@ -34,8 +34,9 @@ POLICY_SD = {"offline": 0.34, "shift": 0.956, "online": 1.89}
 
 #: More draws than this a seed are simulated as this many: past it they change nothing that a simulation can see.
 _MOST_DRAWS = 99
-#: Sets of sampled relabellings that the simulated certificates take in turn, so that no single set's error stays.
-_SETS = 10
+#: Simulated certificates, in ten groups or in groups of at least 100, share a set of sampled relabellings: no single
+#: set's error stays.
+_SETS, _SHARED = 10, 100
 _RESAMPLES = 1999
 
 
@@ -202,8 +203,9 @@ def needed_gains(design: Design, rng: np.random.Generator, reps: int) -> dict[st
         tests[EXCHANGE] = (cost - own[:, :, None], _deals)
         tests[LOAD_FLIP] = (np.array([own_trace(c) for c in cost])[:, :, None], _flips)
     found = {name: np.empty(reps) for name in tests}
-    for first in range(_SETS):
-        some = slice(first, reps, _SETS)
+    sets = max(1, min(_SETS, reps // _SHARED))
+    for first in range(sets):
+        some = slice(first, reps, sets)
         for name, (excess, labels) in tests.items():
             shuffled, exact = labels(rng, seeds, excess.shape[2])
             found[name][some] = design.delta - _lower(excess[some], shuffled, exact, design.alpha)

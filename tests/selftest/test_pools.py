@@ -93,3 +93,13 @@ def test_certificates_are_held_to_their_true_gain(pool: Pool) -> None:
     assert said["certified"].count <= 4 and said["certified"].n == 20 and said["certified"].bar == "false"
     assert said["gain covered"].count >= 15 and said["bet covers"].count >= 18
     assert looks.rows(20, 12, 99, 499) == rows
+
+
+def test_who_chooses_only_the_budget(pool: Pool) -> None:
+    """Chance placements, and their number by the load: little is seen as following it, less the nearer the numbers."""
+    order = pool.arrivals.sum(axis=1).argsort().argsort()
+    budgets = np.array(pool.corridor.feasible_budgets())
+    wide = budgets[(order * len(budgets)) // len(pool)]
+    narrow = 5 + (order * 2) // len(pool)
+    assert pools.budget_leak(pool, np.full(len(pool), 6)) == pytest.approx(0.0, abs=1e-9)
+    assert abs(pools.budget_leak(pool, narrow)) < abs(pools.budget_leak(pool, wide)) < 2.0
