@@ -51,6 +51,12 @@ class Size:
     resamples: int = 1999
     horizon_s: float | None = None
 
+    def scaled(self, null: int) -> Size:
+        """As many certificates of a family, and of the rest in the proportions of a full run."""
+        return dataclasses.replace(
+            self, null=null, power=max(null // 2, 1), detect=max(null // 5, 1), worlds=max(null // 2, 40)
+        )
+
 
 FULL = Size(null=2000, power=1000, detect=400, reps=300, worlds=1000)
 QUICK = Size(null=20, power=20, detect=3, reps=60, worlds=40, many=99, resamples=499, horizon_s=150.0)
@@ -65,7 +71,9 @@ def register(app: typer.Typer) -> None:
 def selftest_command(
     quick: Annotated[bool, typer.Option("--quick", help="a few certificates of each family")] = False,
     world: Annotated[list[str] | None, typer.Option(help=f"only these: {', '.join(WORLDS)}; repeatable")] = None,
-    nulls: Annotated[int | None, typer.Option(min=1, help="certificates at the true gain of each family")] = None,
+    nulls: Annotated[
+        int | None, typer.Option(min=1, help="certificates of each family; the rest in proportion")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="root of every random stream")] = 20260601,
     jobs: Annotated[int, typer.Option(min=1, help="processes")] = 2,
     out: Annotated[Path | None, typer.Option(help="folder for selftest.csv and selftest.md")] = None,
@@ -76,7 +84,7 @@ def selftest_command(
         if name not in WORLDS:
             raise BadInput("--world", repr(name), f"one of {', '.join(WORLDS)}")
     base = QUICK if quick else FULL
-    size = dataclasses.replace(base, null=nulls or base.null)
+    size = base if nulls is None else base.scaled(nulls)
     console = Console(highlight=False)
     began = time.monotonic()
     if out is not None:

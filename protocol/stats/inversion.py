@@ -223,18 +223,19 @@ def _permutations(size: int) -> NDArray[np.int64]:
 
 
 def own_trace(cost: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What each schedule saves on the trace that it was made on, shape (S,); their mean is the load gain.
+    """What each schedule saves on the trace that it was made on, shape (..., S); their mean is the load gain.
 
-    cost : float, shape (S, S), S >= 2, as for `exchange`.  Expected is what trace and schedule cost apart from each
-    other: the sum of both effects, fitted by least squares to the costs off the diagonal.  Unlike the mean cost of the
-    other schedules it has no part in how good a schedule is on every trace, which is no gain from following the load.
+    cost : float, shape (..., S, S), S >= 2, as for `exchange`.  Expected is what trace and schedule cost apart from
+    each other: the sum of both effects, fitted by least squares to the costs off the diagonal.  Unlike the mean cost of
+    the other schedules it has no part in how good a schedule is on every trace: that is no gain from following the load.
     """
-    size = len(cost)
-    own = np.diagonal(cost)
-    rows, columns = cost.sum(axis=1) - own, cost.sum(axis=0) - own
+    size = cost.shape[-1]
+    own = np.diagonal(cost, axis1=-2, axis2=-1)
+    rows, columns = cost.sum(axis=-1) - own, cost.sum(axis=-2) - own
     if size == 2:  # the effects cannot be told apart
         return np.asarray(rows - own)
-    return np.asarray((rows + columns - rows.sum() / (size - 1)) / (size - 2) - own)
+    every = rows.sum(axis=-1, keepdims=True)
+    return np.asarray((rows + columns - every / (size - 1)) / (size - 2) - own)
 
 
 def exchange(cost: NDArray[np.float64], rng: np.random.Generator, n_resamples: int) -> Inversion:

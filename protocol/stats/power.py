@@ -37,7 +37,6 @@ _MOST_DRAWS = 99
 #: Simulated certificates, in ten groups or in groups of at least 100, share a set of sampled relabellings: no single
 #: set's error stays.
 _SETS, _SHARED = 10, 100
-_RESAMPLES = 1999
 
 
 @dataclass(frozen=True)
@@ -201,36 +200,37 @@ def needed_gains(design: Design, rng: np.random.Generator, reps: int) -> dict[st
         own = spread.diagonal_sd * (spread.correlation * unit + rest)
         cost[:, np.arange(seeds), np.arange(seeds)] = own
         tests[EXCHANGE] = (cost - own[:, :, None], _deals)
-        tests[LOAD_FLIP] = (np.array([own_trace(c) for c in cost])[:, :, None], _flips)
+        tests[LOAD_FLIP] = (own_trace(cost)[:, :, None], _flips)
     found = {name: np.empty(reps) for name in tests}
-    sets = max(1, min(_SETS, reps // _SHARED))
+    # Twenty relabellings or more in the tail that decides.
+    sets, resamples = max(1, min(_SETS, reps // _SHARED)), max(999, math.ceil(20 / design.alpha) - 1)
     for first in range(sets):
         some = slice(first, reps, sets)
         for name, (excess, labels) in tests.items():
-            shuffled, exact = labels(rng, seeds, excess.shape[2])
+            shuffled, exact = labels(rng, seeds, excess.shape[2], resamples)
             found[name][some] = design.delta - _lower(excess[some], shuffled, exact, design.alpha)
     if design.lowest is not None:
         found[BETTING] = _needed_to_bet(gains[:, :, 0], design.lowest, design.delta, design.alpha)
     return found
 
 
-def _relabelled(rng: np.random.Generator, seeds: int, m: int) -> tuple[NDArray[np.int64], bool]:
+def _relabelled(rng: np.random.Generator, seeds: int, m: int, n: int) -> tuple[NDArray[np.int64], bool]:
     """Relabellings, shape (B, S): which excess each seed takes, -1 for none; and whether all there are."""
-    return rng.integers(-1, m, (_RESAMPLES, seeds)), False
+    return rng.integers(-1, m, (n, seeds)), False
 
 
-def _flips(rng: np.random.Generator, seeds: int, m: int) -> tuple[NDArray[np.int64], bool]:
-    if 2**seeds <= _RESAMPLES:
+def _flips(rng: np.random.Generator, seeds: int, m: int, n: int) -> tuple[NDArray[np.int64], bool]:
+    if 2**seeds <= n:
         return np.array(list(itertools.product((-1, 0), repeat=seeds)), np.int64), True
-    return rng.integers(-1, 1, (_RESAMPLES, seeds)), False
+    return rng.integers(-1, 1, (n, seeds)), False
 
 
-def _deals(rng: np.random.Generator, seeds: int, m: int) -> tuple[NDArray[np.int64], bool]:
-    own, exact = np.arange(seeds), math.factorial(seeds) <= _RESAMPLES
+def _deals(rng: np.random.Generator, seeds: int, m: int, n: int) -> tuple[NDArray[np.int64], bool]:
+    own, exact = np.arange(seeds), math.factorial(seeds) <= n
     if exact:
         orders = np.array(list(itertools.permutations(range(seeds))), np.int64)
     else:
-        orders = rng.permuted(np.tile(own, (_RESAMPLES, 1)), axis=1)
+        orders = rng.permuted(np.tile(own, (n, 1)), axis=1)
     return np.where(orders == own, -1, orders), exact
 
 
