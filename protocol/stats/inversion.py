@@ -227,7 +227,7 @@ def own_trace(cost: NDArray[np.float64]) -> NDArray[np.float64]:
 
     cost : float, shape (..., S, S), S >= 2, as for `exchange`.  Expected is what trace and schedule cost apart from
     each other: the sum of both effects, fitted by least squares to the costs off the diagonal.  Unlike the mean cost of
-    the other schedules it has no part in how good a schedule is on every trace: that is no gain from following the load.
+    the other schedules it has no part in how good a schedule is on every trace, which is no gain from the load.
     """
     size = cost.shape[-1]
     own = np.diagonal(cost, axis1=-2, axis2=-1)
