@@ -23,7 +23,7 @@ REPLAYED = (
      "within 5 ms of arrival and every merge began and ended within 50 ms of plan"),
     ("Violations, sync-excess, gain, p", "replays.parquet, served.parquet in place of requests.parquet and of the "
      "violations in placements.parquet",
-     "as above, with arms policy, no-sync and uniform; only the exchange between traces is the simulated one"),
+     "as above, with arms policy, no-sync and uniform; only the tests of the load gain are on the simulated violations"),
     ("Effect transfer", "served.parquet of the uniform draws: e2e_ns, exposure_ns, outcome",
      "by seed, p95 of requests with exposure_ns > 0 over p95 of the others, all draws together; t over seeds on the "
      "logarithm"),
@@ -58,8 +58,11 @@ RECOMPUTE = (
     ("p, exchange between traces; gain from following the load", "placements.parquet: arm crossed",
      "row t of a seed is the schedule made on trace t, replayed on the seed's own trace; sync-excess per merge of the "
      "own schedules against that of permuted assignments of schedules to traces: enumerated up to 8 seeds, else 9999"),
+    ("p, paired sign flip of the load gain", "placements.parquet: arm crossed",
+     "with R and C the sums of row and column s of those costs without the diagonal, G that of all R: "
+     "(R + C − G / (S − 1)) / (S − 2) − own cost is what seed s saved on its own trace; their signs flipped as above"),
     ("p, Holm", "the p of every claim of this certificate",
-     "p is the largest of the three; Holm's step-down over all claims"),
+     "p is the largest of all; Holm's step-down over all claims"),
     ("Gain captured", "placements.parquet: arm optimum; row k for SLO k",
      "gain divided by the gain of the offline optimum, which adds up the cost of each merge alone"),
     ("Requests saved", "gain; seeds.parquet: n_requests",

@@ -1,10 +1,17 @@
-"""`protocol selftest`: how often the gates certify what is known to be blind, and find what is known to be there."""
+"""`protocol selftest`: what the gates say of schedulers whose worth is known, and whether what is printed is true."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
+import joblib
 import pyarrow as pa
 import pyarrow.csv
 import typer
@@ -14,14 +21,47 @@ from rich.table import Table
 
 from adapters.traces.worlds import GeneratedWorlds
 from protocol import files
-from protocol.campaign.plan import Setting, Worlds
-from protocol.cli import options
-from protocol.cli.settings import PUBLISHED, setting_of
+from protocol.cli.settings import setting_of
+from protocol.errors import BadInput
 from protocol.regimes.regime import Regime
-from protocol.selftest import families as selftest
+from protocol.selftest import pools, sessions, synthetic
+from protocol.selftest.counts import BARS, Row
 
-#: Simulated selftests run this much of each regime: a few merges a seed, through the same code.
-HORIZON_S = 150.0
+SYNTHETIC, SIMULATED = "synthetic", "simulated"
+WORLDS = (SYNTHETIC, SIMULATED, sessions.LIVE, sessions.PREDICTED)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is run: certificates of a family, and for the simulated ones how many worlds and draws.
+
+    null, power, detect : certificates at a true gain, of a known power, and for what was said to be found.
+    reps : simulated in each of the latter.  draws : a seed of the synthetic families; many : of the simulated ones.
+    horizon_s : None for the regime's own.
+    """
+
+    null: int
+    power: int
+    detect: int
+    reps: int
+    worlds: int
+    draws: int = 19
+    many: int = 999
+    seeds: int = 20
+    resamples: int = 1999
+    horizon_s: float | None = None
+
+    def scaled(self, null: int) -> Size:
+        """As many certificates of a family, and of the rest in the proportions of a full run."""
+        return dataclasses.replace(
+            self, null=null, power=max(null // 2, 1), detect=max(null // 5, 1), worlds=max(null // 2, 40)
+        )
+
+
+FULL = Size(null=2000, power=1000, detect=400, reps=300, worlds=1000)
+QUICK = Size(null=20, power=20, detect=3, reps=60, worlds=40, many=99, resamples=499, horizon_s=150.0)
+
+Task = Callable[[], Sequence[Row]]
 
 
 def register(app: typer.Typer) -> None:
@@ -29,110 +69,158 @@ def register(app: typer.Typer) -> None:
 
 
 def selftest_command(
-    quick: options.Quick = False,
-    synthetic: Annotated[bool, typer.Option(help="tests on synthetic costs")] = True,
-    simulated: Annotated[bool, typer.Option(help="certifications on full replays of the generated regimes")] = True,
-    nulls: Annotated[int | None, typer.Option(min=1, help="certifications of each null family")] = None,
-    effects: Annotated[int | None, typer.Option(min=2, help="certifications of each known effect")] = None,
-    seed: options.Seed = options.ROOT,
-    jobs: options.Jobs = 2,
-    out: options.Out = None,
+    quick: Annotated[bool, typer.Option("--quick", help="a few certificates of each family")] = False,
+    world: Annotated[list[str] | None, typer.Option(help=f"only these: {', '.join(WORLDS)}; repeatable")] = None,
+    nulls: Annotated[
+        int | None, typer.Option(min=1, help="certificates of each family; the rest in proportion")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="root of every random stream")] = 20260601,
+    jobs: Annotated[int, typer.Option(min=1, help="processes")] = 2,
+    out: Annotated[Path | None, typer.Option(help="folder for selftest.csv and selftest.md")] = None,
 ) -> None:
-    """False certification and power, with exact intervals; exit 1 when a bar is missed."""
-    base = selftest.QUICK if quick else selftest.FULL
-    size = dataclasses.replace(base, null=nulls or base.null, power=effects or base.power)
+    """False certification, coverage, power and detectable gains, with exact intervals; exit 1 when a bar is missed."""
+    chosen = tuple(world or WORLDS)
+    for name in chosen:
+        if name not in WORLDS:
+            raise BadInput("--world", repr(name), f"one of {', '.join(WORLDS)}")
+    base = QUICK if quick else FULL
+    size = base if nulls is None else base.scaled(nulls)
     console = Console(highlight=False)
-    rows: list[selftest.Row] = []
-    bar = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    with bar:
-        task = bar.add_task("starting")
-
-        def progress(done: str) -> None:
-            bar.update(task, description=f"done: {done}")
-
-        if synthetic:
-            rows += selftest.synthetic(seed, size, jobs, progress)
-        if simulated:
-            rows += selftest.simulated(seed, size, [_world(name) for name in PUBLISHED], jobs, progress)
-    _print(rows, console)
-    missed = selftest.missed_bars(rows)
+    began = time.monotonic()
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        with files.atomic(out / "selftest.csv") as temporary:
-            pyarrow.csv.write_csv(pa.Table.from_pylist(rows), temporary)
-        files.write_text(out / "selftest.md", _markdown(rows, missed, size, seed))
+    rows = _run(_tasks(chosen, size, seed), jobs, out)
+    took_s = time.monotonic() - began
+    missed = [line for row in rows if (line := row.missed()) is not None]
+    for name, told in itertools.groupby(rows, key=lambda row: row.world):
+        console.print(_terminal(name, list(told)))
+    command = _command(quick, chosen, nulls, seed, jobs)
+    if out is not None:
+        files.write_text(out / "selftest.md", _markdown(rows, missed, command, took_s))
         console.print(f"tables: {out / 'selftest.md'}, {out / 'selftest.csv'}", soft_wrap=True)
     for line in missed:
         console.print(f"bar missed: {line}", soft_wrap=True)
+    console.print(f"{command}: {took_s:.0f} s, {'bars missed' if missed else 'every bar held'}", soft_wrap=True)
     if missed:
         raise typer.Exit(1)
 
 
-class _Short:
-    """Worlds of a regime's shortened horizon, from any root seed."""
-
-    def __init__(self, regime: Regime) -> None:
-        self.regime = regime
-
-    def __call__(self, root: int) -> Worlds:
-        return GeneratedWorlds(self.regime, root)
+def _command(quick: bool, chosen: tuple[str, ...], nulls: int | None, seed: int, jobs: int) -> str:
+    parts = ["protocol", "selftest"] + (["--quick"] if quick else [])
+    parts += [part for name in chosen for part in ("--world", name)] if chosen != WORLDS else []
+    parts += [] if nulls is None else ["--nulls", str(nulls)]
+    return shlex.join([*parts, "--seed", str(seed), "--jobs", str(jobs)])
 
 
-def _world(name: str) -> tuple[Setting, _Short]:
-    regime = Regime.load(name).replace(horizon_s=HORIZON_S)
-    worlds = _Short(regime)
-    return setting_of(regime, worlds(0), None), worlds
+def _tasks(chosen: tuple[str, ...], size: Size, seed: int) -> Iterator[tuple[str, Task]]:
+    if SYNTHETIC in chosen:
+        made = synthetic.cells(seed, size.null, size.power, size.detect, size.reps, size.draws, size.many)
+        for cell in made:
+            yield cell.family, cell.rows
+    if SIMULATED in chosen:
+        for pool, players in _pools(size, seed):
+            for player in players:
+                yield player.name, _played(pool, player, size)
+    if sessions.LIVE in chosen:
+        yield "live sessions", lambda: list(sessions.live_rows(seed, size.null))
+    if sessions.PREDICTED in chosen:
+        yield "tier 3 sessions", lambda: list(sessions.replayed_rows(seed, size.null))
 
 
-def _pivot(rows: list[selftest.Row], brief: bool) -> list[list[str]]:
-    """One line a family: share of certifications that each test passed, in percent, with its exact 95 % interval.
+def _played(pool: pools.Pool, player: pools.Player, size: Size) -> Task:
+    def run() -> Sequence[Row]:
+        return pools.Played.on(pool, player).rows(size.null, size.seeds, size.many, size.resamples)
 
-    brief : the interval of the last test, the verdict itself, only.
-    """
-    lines: dict[tuple[str, str, float], list[str]] = {}
+    return run
+
+
+def _pools(size: Size, seed: int) -> Iterator[tuple[pools.Pool, Sequence[pools.Player]]]:
+    """The aperiodic regime, and the periodic one with its bursts at the same time in every seed: a clock's world."""
+    aperiodic, periodic = Regime.load("bursty-aperiodic"), Regime.load("bursty-periodic")
+    periodic = periodic.replace(arrivals=periodic.arrivals.replace(phase_s=0.0))
+    for name, regime, players in (
+        ("bursty-aperiodic", aperiodic, pools.PLAYERS), ("same-phase", periodic, pools.CLOCKS),
+    ):  # fmt: skip
+        if size.horizon_s is not None:
+            regime = regime.replace(horizon_s=size.horizon_s)
+        worlds = GeneratedWorlds(regime, seed)
+        yield pools.Pool.of(name, setting_of(regime, worlds, None), worlds, size.worlds, seed), players
+
+
+def _run(tasks: Iterator[tuple[str, Task]], jobs: int, out: Path | None) -> list[Row]:
+    """The rows of every task; the counts are on disk as soon as a family is done: a run of an hour may be stopped."""
+    bar = Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=Console(stderr=True),
+        transient=True,
+    )  # fmt: skip
+    rows: list[Row] = []
+    with bar, joblib.Parallel(n_jobs=jobs, return_as="generator") as parallel:
+        shown = bar.add_task("starting")
+        for label, found in parallel(joblib.delayed(_labelled)(*task) for task in tasks):
+            rows += found
+            if out is not None:
+                with files.atomic(out / "selftest.csv") as temporary:
+                    pyarrow.csv.write_csv(pa.Table.from_pylist([row.to_json() for row in rows]), temporary)
+            bar.update(shown, description=f"done: {label}")
+    return rows
+
+
+def _labelled(label: str, task: Task) -> tuple[str, Sequence[Row]]:
+    return label, task()
+
+
+def _cell(row: Row | None) -> str:
+    if row is None:
+        return ""
+    low, high = row.interval
+    mark = "" if row.bar is None else " *" if row.missed() is None else " !"
+    return f"{100 * row.rate:.1f} ({100 * low:.1f}-{100 * high:.1f}){mark}"
+
+
+def _pivot(rows: Sequence[Row]) -> tuple[list[str], list[tuple[Row, list[Row | None]]]]:
+    """What was counted, and for each family and design a first row and the row of everything that was counted."""
+    whats = list(dict.fromkeys(row.what for row in rows))
+    lines: dict[tuple[str, str, float], dict[str, Row]] = {}
     for row in rows:
-        key = (str(row["world"]), str(row["family"]), float(row["effect_pp"]))
-        line = lines.setdefault(key, [key[0], key[1], f"{key[2]:.2f}", str(row["n"])])
-        rate, low, high = (100 * float(row[c]) for c in ("rate", "low", "high"))
-        bare = brief and row["test"] != selftest.GATES[-1]
-        line.append(f"{rate:.1f}" if bare else f"{rate:.1f} ({low:.1f}-{high:.1f})")
-    return list(lines.values())
+        lines.setdefault((row.family, row.design, row.effect_pp), {})[row.what] = row
+    return whats, [(next(iter(line.values())), [line.get(what) for what in whats]) for line in lines.values()]
 
 
-_HEAD = ("world", "family", "gain, pp", "n", *(gate.replace("_", " ") for gate in selftest.GATES))
+def _terminal(world: str, rows: Sequence[Row]) -> Table:
+    """What is held to a bar, one line each; everything that was counted is in the files."""
+    table = Table(
+        title=f"{world}: how often, %, with exact 95 % limits", title_justify="left", box=None, pad_edge=False
+    )
+    for column in ("family", "what", "n", "%", "limits", "holds"):
+        table.add_column(column, justify="left" if column in ("family", "what") else "right", overflow="fold")
+    for row in rows:
+        if row.bar is not None:
+            low, high = row.interval
+            cells = (
+                f"{100 * row.rate:.1f}",
+                f"{100 * low:.1f}-{100 * high:.1f}",
+                "yes" if row.missed() is None else "NO",
+            )
+            table.add_row(f"{row.family}, {row.design}", row.what, str(row.n), *cells)
+    return table
 
 
-def _print(rows: list[selftest.Row], console: Console) -> None:
-    """A table for each world, its lines whole even where the terminal is narrower."""
-    for world in dict.fromkeys(str(row["world"]) for row in rows):
-        title = f"{world}: how often each passes, % (gain in pp; both randomisation tests)"
-        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-        for column in ("family", "gain", "n", "both", "aware", "certified"):
-            table.add_column(column, justify="left" if column == "family" else "right", no_wrap=True)
-        for line in _pivot([row for row in rows if row["world"] == world], brief=True):
-            table.add_row(*line[1:4], *line[6:])
-        console.print(table)
-
-
-def _markdown(rows: list[selftest.Row], missed: list[str], size: selftest.Size, seed: int) -> str:
-    head = f"""# Selftest
-
-Made by `protocol selftest` with seed {seed}: {size.null} certifications of each null family and {size.power} of each
-known effect (half as many of the simulated ones), {size.seeds} seeds a certification unless said otherwise,
-{size.synthetic_draws} draws a seed on synthetic costs and {size.simulated_draws} on simulated ones, alpha
-{selftest.ALPHA}. Cells: how often the test passed, in percent, with the exact (Clopper and Pearson) 95 % interval.
-`envelope` is the larger of the stratified and the sign-flip p, `load aware` the exchange of schedules between traces,
-`certified` gate G3 as a whole together with distinct seeds. Bars: false certification at most 5 %, upper limit at most
-6.5 % over 2,000 or more nulls; power at least 90 % at 1.5 pp.
-
-"""
-    lines = ["| " + " | ".join(_HEAD) + " |", "|" + "---|" * len(_HEAD)]
-    lines += ["| " + " | ".join(line) + " |" for line in _pivot(rows, brief=False)]
-    verdict = "Every bar is held." if not missed else "Bars missed:\n" + "\n".join(f"- {line}" for line in missed)
-    return head + "\n".join(lines) + f"\n\n{verdict}\n"
+def _markdown(rows: Sequence[Row], missed: Sequence[str], command: str, took_s: float) -> str:
+    told = [
+        "# Selftest\n",
+        f"Made by `{command}` in {took_s / 60:.0f} minutes. Cells: how often, in percent, with the exact (Clopper and",
+        "Pearson) 95 % interval; `*` marks what is held to a bar and holds, `!` a bar that was missed; the rest is",
+        "only reported. `selftest.csv` has the counts and which bar each is held to. Bars:\n",
+    ]
+    told += [f"- *{name}*: {words}" for name, words in BARS.items() if any(row.bar == name for row in rows)]
+    for name, group in itertools.groupby(rows, key=lambda row: row.world):
+        whats, lines = _pivot(list(group))
+        told += [f"\n## {name}\n", "| family | seeds x draws | gain, pp | n | " + " | ".join(whats) + " |"]
+        told += ["|" + "---|" * (4 + len(whats))]
+        for first, line in lines:
+            cells = [_cell(row) for row in line]
+            told.append(
+                f"| {first.family} | {first.design} | {first.effect_pp:.2f} | {first.n} | {' | '.join(cells)} |"
+            )
+    told += ["", "Every bar is held." if not missed else "Bars missed:\n\n" + "\n".join(f"- {line}" for line in missed)]
+    return "\n".join(told) + "\n"

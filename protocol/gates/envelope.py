@@ -292,7 +292,7 @@ def _exchanged(measured: Measured) -> NDArray[np.float64]:
 
 
 def controls(measured: Measured) -> list[dict[str, Any]]:
-    """The controls side by side; only the uniform draws and the exchange between traces decide.
+    """The controls side by side; only the uniform draws and the exchanged schedules decide.
 
     Those that would cost a replay each are there in simulation only.
     """
@@ -308,7 +308,7 @@ def controls(measured: Measured) -> list[dict[str, Any]]:
     if not spec.on_server:
         for arm in (TIMING, PARTNERS) if peers else (PERMUTED, SHIFTED):
             found.append(_against(measured, arm))
-    load = next((t.outcome.pvalue for t in gains.tests if t.concerns == "load"), None)
+    load = max((t.outcome.pvalue or 1.0 for t in gains.tests if t.concerns == "load"), default=None)
     unrelated = _control(UNRELATED, gains.load.estimate if gains.load else None, load, len(kept), True, spec.alpha)
     if spec.on_server:
         unrelated["question"] += " (simulated)"
@@ -400,7 +400,7 @@ def envelope_gate(measured: Measured, p_holm: float | None) -> GateResult:
     )  # fmt: skip
     checks = [placement]
     if g.load is not None:
-        load = next(t for t in g.tests if t.concerns == "load")
+        load = max((t for t in g.tests if t.concerns == "load"), key=lambda test: test.at_zero)
         follows = load.at_zero <= spec.alpha
         how = " (simulated)" if spec.on_server else ""
         text = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,16 +24,21 @@ class SignBets:
 
     log_capital : float64, shape (B,).  pvalue : 1 / the largest capital so far, valid whenever one stops looking.
     decided_at : blocks after which the capital first reached 1 / alpha; None if it did not.
-    lower_bound : 1 - alpha limit of the gain, valid whenever one stops; -inf where every gain is possible.
+    gains : float64, shape (B,).  reason : why there is no p-value.
     """
 
     log_capital: NDArray[np.float64]
     pvalue: float | None
     decided_at: int | None
-    lower_bound: float | None
+    gains: NDArray[np.float64]
     delta: float
     alpha: float
     reason: str | None = None
+
+    @cached_property
+    def lower_bound(self) -> float | None:
+        """1 - alpha limit of the gain, valid whenever one stops; -inf where every gain is possible."""
+        return None if self.pvalue is None else _sign_bound(self.gains, self.alpha)
 
 
 def sign_bets(gains: ArrayLike, *, delta: float = 0.0, alpha: float = 0.05) -> SignBets:
@@ -50,12 +56,12 @@ def sign_bets(gains: ArrayLike, *, delta: float = 0.0, alpha: float = 0.05) -> S
     d = np.asarray(gains, np.float64).ravel()
     if not np.isfinite(d).all():
         where = int(np.argmin(np.isfinite(d))) + 1
-        return SignBets(np.empty(0), None, None, None, delta, alpha, f"block {where} has a NaN or infinite gain")
+        return SignBets(np.empty(0), None, None, d, delta, alpha, f"block {where} has a NaN or infinite gain")
     logs = _log_capital(d, delta)
     top = max(float(logs.max(initial=0.0)), 0.0)
     enough = np.flatnonzero(logs >= -math.log(alpha))
     decided = int(enough[0]) + 1 if enough.size else None
-    return SignBets(logs, math.exp(-top), decided, _sign_bound(d, alpha), delta, alpha)
+    return SignBets(logs, math.exp(-top), decided, d, delta, alpha)
 
 
 def _log_capital(gains: NDArray[np.float64], delta: float) -> NDArray[np.float64]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +23,7 @@ MIN_DRAWS = 5
 MIN_EFFECT_PP = 0.5
 _HULL = "hull of the inverted stratified randomisation and the inverted paired sign flip"
 _FLIPPED = "inverted paired sign flip"
-_EXCHANGED = "inverted exchange between traces"
+_EXCHANGED = "hull of the inverted exchange between traces and the inverted paired sign flip of the load gain"
 
 
 class Standing(StrEnum):
@@ -39,17 +40,29 @@ class Standing(StrEnum):
 class Gain:
     """A mean gain over seeds, in the units of the costs; positive is better.
 
-    lower_bound : one-sided 1 - alpha limit; above delta exactly when each of the gain's tests has p(delta) <= alpha.
-    interval : two-sided 1 - alpha, by inversion of those tests.  t_interval : Student's, beside it; None when the seeds
-        do not vary, or are not independent (the load gain's are not).
     by_seed : float64, shape (S,).
+    tests : the gain's own, at every minimum effect; `method` says in words how the limits come from them.
+    t_interval : Student's, beside them; None when the seeds do not vary, or are not independent (the load gain's).
     """
 
     estimate: float
-    lower_bound: float
-    interval: Interval
-    t_interval: Interval | None
     by_seed: NDArray[np.float64]
+    tests: tuple[inv.Inversion, ...]
+    method: str
+    t_interval: Interval | None
+    alpha: float
+
+    @cached_property
+    def lower_bound(self) -> float:
+        """One-sided 1 - alpha limit: above delta exactly when each of the tests has p(delta) <= alpha."""
+        return min(test.lower(self.alpha) for test in self.tests)
+
+    @cached_property
+    def interval(self) -> Interval:
+        """Two-sided 1 - alpha: the hull of the tests' own, alpha / 2 a side."""
+        tail = self.alpha / 2
+        lower, upper = min(test.lower(tail) for test in self.tests), max(test.upper(tail) for test in self.tests)
+        return Interval(lower, upper, 1 - self.alpha, self.method)
 
 
 @dataclass(frozen=True)
@@ -157,39 +170,45 @@ def judge_gains(
     reason = _unfit(blocks, min_seeds, min_draws) or _unfit_exchange(cost, len(blocks))
     if reason:
         return _undecidable(blocks, len(draws), reason, delta, alpha)
-    by_seed = gains_by_seed(blocks)
-    flip = inv.sign_flip(by_seed, rng, n_resamples, rz.tie_tolerance(blocks))
-    paired = max(len(block) for block in blocks) == 2
-    of_chance = [flip] if paired else [inv.stratified(blocks, rng, n_resamples), flip]
-    chance = _gain(of_chance, by_seed, alpha, _FLIPPED if paired else _HULL, t_interval(by_seed, 1 - alpha))
-    tests = [GateTest(test.outcome(delta), test.pvalue(0.0), "chance") for test in of_chance]
-    load = None
-    if cost is not None:
-        dealt = inv.exchange(cost, rng, n_resamples)
-        followed = (cost.sum(axis=1) - np.diagonal(cost)) / (len(cost) - 1) - np.diagonal(cost)
-        load = _gain([dealt], followed, alpha, _EXCHANGED, None)
-        tests.append(GateTest(dealt.outcome(delta), dealt.pvalue(0.0), "load"))
-    bound = None if worst is None else _betting(blocks, by_seed, worst, best, delta, alpha)
+    chance, tests = _over_chance(blocks, rng, delta, alpha, n_resamples)
+    load, more = (None, []) if cost is None else _by_load(cost, rng, delta, alpha, n_resamples)
+    tests += more
+    bound = None if worst is None else _betting(blocks, chance.by_seed, worst, best, delta, alpha)
     if bounded:
         problem = "no worst placements to bound the gains by" if bound is None else bound.outcome.reason
         if bound is None or problem:
             return _undecidable(blocks, len(draws), problem or "", delta, alpha)
-        at_zero = betting_bound(by_seed, np.full(len(by_seed), bound.lowest), delta=0.0).outcome.pvalue
+        at_zero = betting_bound(chance.by_seed, np.full(len(blocks), bound.lowest), delta=0.0).outcome.pvalue
         tests.append(GateTest(bound.outcome, 1.0 if at_zero is None else at_zero, "chance"))
     ps = [test.outcome.pvalue or 1.0 for test in tests]
     return _of(
-        blocks,
-        len(draws),
-        delta,
-        alpha,
-        chance=chance,
-        load=load,
-        tests=tuple(tests),
-        pvalue=max(ps),
-        decided_by=tests[int(np.argmax(ps))].name,
-        floor=max(test.outcome.floor or 0.0 for test in tests),
-        bounded=bound,
-    )
+        blocks, len(draws), delta, alpha, chance=chance, load=load, tests=tuple(tests), bounded=bound, pvalue=max(ps),
+        decided_by=tests[int(np.argmax(ps))].name, floor=max(test.outcome.floor or 0.0 for test in tests),
+    )  # fmt: skip
+
+
+def _over_chance(
+    blocks: Sequence[NDArray[np.float64]], rng: np.random.Generator, delta: float, alpha: float, n_resamples: int
+) -> tuple[Gain, list[GateTest]]:
+    by_seed = gains_by_seed(blocks)
+    flip = inv.sign_flip(by_seed, rng, n_resamples, rz.tie_tolerance(blocks))
+    paired = max(len(block) for block in blocks) == 2
+    tests = [flip] if paired else [inv.stratified(blocks, rng, n_resamples), flip]
+    gain = _gain(tests, by_seed, alpha, _FLIPPED if paired else _HULL, t_interval(by_seed, 1 - alpha))
+    return gain, [GateTest(test.outcome(delta), test.pvalue(0.0), "chance") for test in tests]
+
+
+def _by_load(
+    cost: NDArray[np.float64], rng: np.random.Generator, delta: float, alpha: float, n_resamples: int
+) -> tuple[Gain, list[GateTest]]:
+    slack = RTOL * float(np.abs(cost).max(axis=1).sum())
+    saved = inv.own_trace(cost)
+    saved = np.where(np.abs(saved) <= slack, 0.0, saved)
+    flip = inv.sign_flip(saved, rng, n_resamples, slack, inv.LOAD_FLIP)
+    tests = [inv.exchange(cost, rng, n_resamples), flip]
+    own = np.diagonal(cost)
+    gain = _gain(tests, (cost.sum(axis=1) - own) / (len(cost) - 1) - own, alpha, _EXCHANGED, None)
+    return gain, [GateTest(test.outcome(delta), test.pvalue(0.0), "load") for test in tests]
 
 
 def gains_by_seed(blocks: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -219,14 +238,7 @@ def unseen_share(n_seeds: int, alpha: float) -> float:
 def _gain(
     tests: Sequence[inv.Inversion], by_seed: NDArray[np.float64], alpha: float, method: str, student: Interval | None
 ) -> Gain:
-    lower, upper = min(test.lower(alpha / 2) for test in tests), max(test.upper(alpha / 2) for test in tests)
-    return Gain(
-        estimate=float(by_seed.mean()),
-        lower_bound=min(test.lower(alpha) for test in tests),
-        interval=Interval(lower, upper, 1 - alpha, method),
-        t_interval=student,
-        by_seed=by_seed,
-    )
+    return Gain(float(by_seed.mean()), by_seed, tuple(tests), method, student, alpha)
 
 
 def _betting(

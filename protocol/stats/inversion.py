@@ -11,6 +11,7 @@ The Design of Experiments, chapter 3, for sign flips; Lehmann and Romano (2005),
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from protocol.stats.result import RTOL, TestOutcome
 STRATIFIED = "stratified randomisation"
 SIGN_FLIP = "paired sign flip"
 EXCHANGE = "exchange between traces"
+LOAD_FLIP = "paired sign flip of the load gain"
 
 
 class Points(Protocol):
@@ -179,7 +181,9 @@ def stratified(blocks: Sequence[NDArray[np.float64]], rng: np.random.Generator, 
     return _inversion(STRATIFIED, estimate, excess, changed, exact, total, len(blocks), null, slack)
 
 
-def sign_flip(gains: NDArray[np.float64], rng: np.random.Generator, n_resamples: int, slack: float) -> Inversion:
+def sign_flip(
+    gains: NDArray[np.float64], rng: np.random.Generator, n_resamples: int, slack: float, name: str = SIGN_FLIP
+) -> Inversion:
     """H0: the seeds' gains, less the gain, are independent and each symmetric about a mean of at most 0.
 
     gains : float, shape (S,), control minus policy.  Turning points are the means of subsets of the seeds: all of them
@@ -188,10 +192,10 @@ def sign_flip(gains: NDArray[np.float64], rng: np.random.Generator, n_resamples:
     size = len(gains)
     null, estimate = "signs flipped independently by seed", float(gains.mean())
     if size <= EXACT_SIGNS:
-        return Inversion(SIGN_FLIP, estimate, SubsetMeans(gains), 1, 2**size, 2.0**-size, size, null, True, slack)
+        return Inversion(name, estimate, SubsetMeans(gains), 1, 2**size, 2.0**-size, size, null, True, slack)
     flipped = rng.integers(0, 2, (n_resamples, size), dtype=np.int8)
     changed = flipped.sum(axis=1, dtype=np.int64)
-    return _inversion(SIGN_FLIP, estimate, flipped @ gains, changed, False, 2**size, size, null, slack)
+    return _inversion(name, estimate, flipped @ gains, changed, False, 2**size, size, null, slack)
 
 
 def _subset_sums(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -213,6 +217,27 @@ def _pairs_at_most_0(left: NDArray[np.float64], right: NDArray[np.float64]) -> i
     return count
 
 
+@functools.cache
+def _permutations(size: int) -> NDArray[np.int64]:
+    return np.array(list(itertools.permutations(range(size))), np.int64)
+
+
+def own_trace(cost: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What each schedule saves on the trace that it was made on, shape (..., S); their mean is the load gain.
+
+    cost : float, shape (..., S, S), S >= 2, as for `exchange`.  Expected is what trace and schedule cost apart from
+    each other: the sum of both effects, fitted by least squares to the costs off the diagonal.  Unlike the mean cost of
+    the other schedules it has no part in how good a schedule is on every trace, which is no gain from the load.
+    """
+    size = cost.shape[-1]
+    own = np.diagonal(cost, axis1=-2, axis2=-1)
+    rows, columns = cost.sum(axis=-1) - own, cost.sum(axis=-2) - own
+    if size == 2:  # the effects cannot be told apart
+        return np.asarray(rows - own)
+    every = rows.sum(axis=-1, keepdims=True)
+    return np.asarray((rows + columns - every / (size - 1)) / (size - 2) - own)
+
+
 def exchange(cost: NDArray[np.float64], rng: np.random.Generator, n_resamples: int) -> Inversion:
     """H0: with the gain added to the diagonal, schedules are exchangeable over the traces that they were made on.
 
@@ -223,7 +248,7 @@ def exchange(cost: NDArray[np.float64], rng: np.random.Generator, n_resamples: i
     size = len(cost)
     exact = size <= EXACT_PERMUTATIONS
     if exact:
-        orders = np.array(list(itertools.permutations(range(size))), np.int64)
+        orders = _permutations(size)
     else:
         orders = rng.permuted(np.tile(np.arange(size), (n_resamples, 1)), axis=1)
     lost = cost - np.diagonal(cost)[:, None]

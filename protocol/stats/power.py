@@ -22,7 +22,7 @@ from scipy import stats
 from statsmodels.stats.proportion import proportion_confint
 
 from protocol.stats.betting import BETS, BETTING
-from protocol.stats.inversion import EXCHANGE, SIGN_FLIP, STRATIFIED
+from protocol.stats.inversion import EXCHANGE, LOAD_FLIP, SIGN_FLIP, STRATIFIED, own_trace
 
 Family = Literal["normal", "lognormal"]
 FAMILIES: tuple[Family, ...] = ("normal", "lognormal")
@@ -34,9 +34,9 @@ POLICY_SD = {"offline": 0.34, "shift": 0.956, "online": 1.89}
 
 #: More draws than this a seed are simulated as this many: past it they change nothing that a simulation can see.
 _MOST_DRAWS = 99
-#: Sets of sampled relabellings that the simulated certificates take in turn, so that no single set's error stays.
-_SETS = 10
-_RESAMPLES = 1999
+#: Simulated certificates, in ten groups or in groups of at least 100, share a set of sampled relabellings: no single
+#: set's error stays.
+_SETS, _SHARED = 10, 100
 
 
 @dataclass(frozen=True)
@@ -88,23 +88,21 @@ def seen_spread(policy: ArrayLike, draws: Sequence[ArrayLike], exchanged: ArrayL
     cost = np.asarray(exchanged, np.float64)
     if not np.isfinite(cost).all():
         return None
-    noise, residual = _interaction(cost)
-    diagonal = math.sqrt(max(float(residual.var(ddof=1)) - 2 * noise**2 / (len(own) - 1), 0.0))
-    varies = np.ptp(deviation) > 0 and np.ptp(residual) > 0
-    correlation = float(np.corrcoef(deviation, residual)[0, 1]) if varies else 0.0
+    noise, saved = _interaction(cost), own_trace(cost)
+    diagonal = math.sqrt(max(float(saved.var(ddof=1)) - 2 * noise**2 / (len(own) - 2), 0.0))
+    varies = np.ptp(deviation) > 0 and np.ptp(saved) > 0
+    correlation = -float(np.corrcoef(deviation, saved)[0, 1]) if varies else 0.0
     return replace(spread, exchange_sd=noise, diagonal_sd=diagonal, correlation=correlation)
 
 
-def _interaction(cost: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-    """Noise off the diagonal about trace and schedule effects, and what these effects leave on the diagonal (S,)."""
+def _interaction(cost: NDArray[np.float64]) -> float:
+    """Spread of the costs off the diagonal about the trace and schedule effects fitted to them by least squares."""
     size = len(cost)
     s, t = np.nonzero(~np.eye(size, dtype=bool))
     design = np.zeros((len(s), 2 * size))
     design[np.arange(len(s)), s] = design[np.arange(len(s)), size + t] = 1
-    effects = np.linalg.lstsq(design, cost[s, t], rcond=None)[0]
-    left = cost[s, t] - design @ effects
-    freedom = max(len(s) - (2 * size - 1), 1)
-    return math.sqrt(float(left @ left) / freedom), np.diagonal(cost) - effects[:size] - effects[size:]
+    left = cost[s, t] - design @ np.linalg.lstsq(design, cost[s, t], rcond=None)[0]
+    return math.sqrt(float(left @ left) / max(len(s) - (2 * size - 1), 1))
 
 
 @dataclass(frozen=True)
@@ -197,38 +195,42 @@ def needed_gains(design: Design, rng: np.random.Generator, reps: int) -> dict[st
     gains = drawn.mean(axis=2, keepdims=True)
     tests = {SIGN_FLIP: (gains, _flips)} if m == 1 else {STRATIFIED: (drawn, _relabelled), SIGN_FLIP: (gains, _flips)}
     if spread.exchange_sd is not None:
-        dealt = spread.exchange_sd * _noise(rng, (reps, seeds, seeds), design.family)
+        cost = spread.exchange_sd * _noise(rng, (reps, seeds, seeds), design.family)
         rest = math.sqrt(max(1 - spread.correlation**2, 0.0)) * _noise(rng, (reps, seeds), design.family)
-        dealt -= (spread.diagonal_sd * (spread.correlation * unit + rest))[:, :, None]
-        tests[EXCHANGE] = (dealt, _deals)
+        own = spread.diagonal_sd * (spread.correlation * unit + rest)
+        cost[:, np.arange(seeds), np.arange(seeds)] = own
+        tests[EXCHANGE] = (cost - own[:, :, None], _deals)
+        tests[LOAD_FLIP] = (own_trace(cost)[:, :, None], _flips)
     found = {name: np.empty(reps) for name in tests}
-    for first in range(_SETS):
-        some = slice(first, reps, _SETS)
+    # Twenty relabellings or more in the tail that decides.
+    sets, resamples = max(1, min(_SETS, reps // _SHARED)), max(999, math.ceil(20 / design.alpha) - 1)
+    for first in range(sets):
+        some = slice(first, reps, sets)
         for name, (excess, labels) in tests.items():
-            shuffled, exact = labels(rng, seeds, excess.shape[2])
+            shuffled, exact = labels(rng, seeds, excess.shape[2], resamples)
             found[name][some] = design.delta - _lower(excess[some], shuffled, exact, design.alpha)
     if design.lowest is not None:
         found[BETTING] = _needed_to_bet(gains[:, :, 0], design.lowest, design.delta, design.alpha)
     return found
 
 
-def _relabelled(rng: np.random.Generator, seeds: int, m: int) -> tuple[NDArray[np.int64], bool]:
+def _relabelled(rng: np.random.Generator, seeds: int, m: int, n: int) -> tuple[NDArray[np.int64], bool]:
     """Relabellings, shape (B, S): which excess each seed takes, -1 for none; and whether all there are."""
-    return rng.integers(-1, m, (_RESAMPLES, seeds)), False
+    return rng.integers(-1, m, (n, seeds)), False
 
 
-def _flips(rng: np.random.Generator, seeds: int, m: int) -> tuple[NDArray[np.int64], bool]:
-    if 2**seeds <= _RESAMPLES:
+def _flips(rng: np.random.Generator, seeds: int, m: int, n: int) -> tuple[NDArray[np.int64], bool]:
+    if 2**seeds <= n:
         return np.array(list(itertools.product((-1, 0), repeat=seeds)), np.int64), True
-    return rng.integers(-1, 1, (_RESAMPLES, seeds)), False
+    return rng.integers(-1, 1, (n, seeds)), False
 
 
-def _deals(rng: np.random.Generator, seeds: int, m: int) -> tuple[NDArray[np.int64], bool]:
-    own, exact = np.arange(seeds), math.factorial(seeds) <= _RESAMPLES
+def _deals(rng: np.random.Generator, seeds: int, m: int, n: int) -> tuple[NDArray[np.int64], bool]:
+    own, exact = np.arange(seeds), math.factorial(seeds) <= n
     if exact:
         orders = np.array(list(itertools.permutations(range(seeds))), np.int64)
     else:
-        orders = rng.permuted(np.tile(own, (_RESAMPLES, 1)), axis=1)
+        orders = rng.permuted(np.tile(own, (n, 1)), axis=1)
     return np.where(orders == own, -1, orders), exact
 
 

@@ -70,44 +70,50 @@ def predicted_gain(
     real = _costs(policy, draws)
     simulated = _costs(simulated_policy, simulated_draws)
     others = np.asarray(elsewhere, np.float64).ravel()
+
+    def nothing(reason: str) -> PredictedGain:
+        none, empty = undecidable(PREDICTED, len(draws), reason), np.empty(0)
+        return PredictedGain(none, None, None, None, None, empty, empty, None, None, delta, alpha)
+
     reason = _unfit(real, simulated, others, min_seeds)
     if reason:
-        nothing = np.empty(0)
-        none = undecidable(PREDICTED, len(draws), reason)
-        return PredictedGain(none, None, None, None, None, nothing, nothing, None, None, delta, alpha)
+        return nothing(reason)
     gains, guessed = (np.array([b[1:].mean() - b[0] for b in blocks]) for blocks in (real, simulated))
-    pairs = [
-        (b[1:] - b[1:].mean(), g[1:] - g[1:].mean()) for b, g in zip(real, simulated, strict=True)
-    ]  # draws of a seed, about their mean
-    products = np.array([seen @ said for seen, said in pairs])
-    squares = np.array([said @ said for _, said in pairs])
-    without = squares.sum() - squares
-    slopes = np.divide(products.sum() - products, without, out=np.zeros(len(gains)), where=without > 0)
+    slopes, correlation = _slopes(real, simulated)
     adjusted = gains - slopes * (guessed - others.mean())
     variance = float(adjusted.var(ddof=1))
     if not variance > (RTOL * np.abs(gains).max()) ** 2:
-        none = undecidable(PREDICTED, len(gains), "the seeds' gains do not vary: t has nothing to measure them by")
-        return PredictedGain(none, None, None, None, None, adjusted, slopes, None, None, delta, alpha)
+        return nothing("the seeds' gains do not vary: t has nothing to measure them by")
     error = math.sqrt(variance / len(gains) + float(slopes.mean()) ** 2 * float(others.var(ddof=1)) / len(others))
     estimate, freedom = float(adjusted.mean()), len(gains) - 1
-    p = float(stats.t.sf((estimate - delta) / error, freedom))
+    p = max(float(stats.t.sf((estimate - delta) / error, freedom)), float(np.finfo(float).tiny))
     one, two = (error * float(stats.t.ppf(1 - tail, freedom)) for tail in (alpha, alpha / 2))
-    spread = math.sqrt(float(sum(seen @ seen for seen, _ in pairs)) * float(squares.sum()))
     return PredictedGain(
-        outcome=TestOutcome(
-            PREDICTED, estimate, max(p, np.finfo(float).tiny), len(gains), 0.0, "Student t", None, True
-        ),
+        outcome=TestOutcome(PREDICTED, estimate, p, len(gains), 0.0, "Student t", None, True),
         estimate=estimate,
         lower_bound=estimate - one,
         interval=Interval(estimate - two, estimate + two, 1 - alpha, PREDICTED),
         plain=float(gains.mean()),
         by_seed=adjusted,
         slopes=slopes,
-        correlation=float(products.sum()) / spread if spread > 0 else None,
+        correlation=correlation,
         noise_left=variance / float(gains.var(ddof=1)) if np.ptp(gains) > 0 else None,
         delta=delta,
         alpha=alpha,
     )
+
+
+def _slopes(
+    real: Sequence[NDArray[np.float64]], simulated: Sequence[NDArray[np.float64]]
+) -> tuple[NDArray[np.float64], float | None]:
+    """Of real on simulated draws, centred within their seeds: without each seed in turn, and the correlation of all."""
+    seen, said = ([b[1:] - b[1:].mean() for b in blocks] for blocks in (real, simulated))
+    products = np.array([a @ b for a, b in zip(seen, said, strict=True)])
+    squares = np.array([b @ b for b in said])
+    without = squares.sum() - squares
+    slopes = np.divide(products.sum() - products, without, out=np.zeros(len(seen)), where=without > 0)
+    spread = math.sqrt(sum(float(a @ a) for a in seen) * float(squares.sum()))
+    return slopes, float(products.sum()) / spread if spread > 0 else None
 
 
 def _costs(policy: ArrayLike, draws: Sequence[ArrayLike]) -> list[NDArray[np.float64]]:

@@ -6,7 +6,6 @@ The Design of Experiments, chapter 3, for sign flips; Berger (1982), Technometri
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 
@@ -22,9 +21,7 @@ EXACT_SIGNS = 20
 EXACT_PERMUTATIONS = 8
 
 _STRATIFIED = "stratified randomisation"
-_RANK = "stratified rank"
 _SIGN = "paired sign flip"
-_CROSSED = "exchange between traces"
 
 
 def strata(policy: ArrayLike, draws: Sequence[ArrayLike]) -> list[NDArray[np.float64]] | str:
@@ -116,27 +113,6 @@ def ranks(blocks: Sequence[NDArray[np.float64]]) -> NDArray[np.int64]:
     return np.array([np.count_nonzero(b <= b[0] + RTOL * np.abs(b).max()) for b in blocks], np.int64)
 
 
-def stratified_rank(policy: ArrayLike, draws: Sequence[ArrayLike]) -> TestOutcome:
-    """The same hypothesis by ranks: R = sum_s rank_s, against the sum of independent uniforms on 1 .. m_s + 1.
-
-    The reference is the exact convolution; with ties, which count against the policy, p is conservative.
-    """
-    blocks = strata(policy, draws)
-    if isinstance(blocks, str):
-        return undecidable(_RANK, len(draws), blocks)
-    total = int(ranks(blocks).sum())
-    # Mass of the sum less S, one seed after another: a moving average of the mass so far, by prefix sums.
-    mass = np.ones(1)
-    for block in blocks:
-        size = len(block)
-        prefix = np.concatenate([np.zeros(size), np.cumsum(mass), np.full(size - 1, mass.sum())])
-        mass = np.maximum(prefix[size:] - prefix[:-size], 0.0) / size
-    p = float(min(mass[: total - len(blocks) + 1].sum(), 1.0))
-    floor = math.exp(-sum(math.log(len(block)) for block in blocks))
-    null = "sum of independent uniform ranks"
-    return TestOutcome(_RANK, float(total), max(p, floor), len(blocks), floor, null, None, True)
-
-
 def sign_flip(d: ArrayLike, rng: np.random.Generator | None = None, n_resamples: int = 9999) -> TestOutcome:
     """H0: the seeds' differences are independent and each symmetric about a mean >= 0.
 
@@ -173,35 +149,3 @@ def _subset_sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
     for value in values:
         sums = np.concatenate([sums, sums + value])
     return sums
-
-
-def crossed(cost: ArrayLike, rng: np.random.Generator, n_resamples: int = 9999) -> TestOutcome:
-    """H0: schedules are independent of the traces they were made on (exchangeable over traces).
-
-    cost : float, shape (S, S); cost[s, t] is what the schedule made on trace t costs per merge when replayed on
-        trace s.
-    T = sum_s cost[s, s], against sum_s cost[s, pi(s)] over permutations pi, the identity among them: each trace gets
-    some seed's schedule, each schedule is used once.  Exact for every load-blind scheduler, whatever its gaps: its
-    schedules do not know which trace they were made on.  Enumerated up to 8 seeds.
-    """
-    cost = np.asarray(cost, np.float64)
-    size = len(cost)
-    if cost.ndim != 2 or cost.shape != (size, size):
-        return undecidable(_CROSSED, size, f"costs of shape {cost.shape}, not every schedule on every trace")
-    if size < 2:
-        return undecidable(_CROSSED, size, "fewer than two seeds")
-    if not np.isfinite(cost).all():
-        s, t = np.argwhere(~np.isfinite(cost))[0] + 1
-        return undecidable(_CROSSED, size, f"schedule {t} on trace {s} has no finite cost")
-    exact = size <= EXACT_PERMUTATIONS
-    if exact:
-        orders = np.array(list(itertools.permutations(range(size))), np.int64)
-    else:
-        orders = rng.permuted(np.tile(np.arange(size), (n_resamples, 1)), axis=1)
-    own = np.diagonal(cost)
-    excess = (cost - own[:, None])[np.arange(size), orders].sum(axis=1)
-    count = int(np.count_nonzero(excess <= RTOL * np.abs(cost).max(axis=1).sum()))
-    p = tail_pvalue(count, len(orders), exact)
-    floor = 1 / math.factorial(size) if exact else max(1 / (n_resamples + 1), 1 / math.factorial(size))
-    null = "the schedules dealt to the traces in random order"
-    return TestOutcome(_CROSSED, float(own.sum()), p, size, floor, null, len(orders), exact)

@@ -18,10 +18,9 @@ from protocol.campaign.arms import Setting
 from protocol.cli.settings import PUBLISHED, setting_of
 from protocol.regimes.regime import Regime
 from protocol.selftest import families as selftest
-from protocol.selftest.families import Size
 from protocol.workload.trace import NS_PER_S, RequestTrace, Workload
 
-SIZE = Size(null=1, power=1, seeds=12, simulated_draws=99)
+SEEDS, DRAWS = 12, 99
 
 
 @dataclass(frozen=True)
@@ -56,19 +55,19 @@ def test_clock_beats_chance_by_aliasing_and_is_not_certified() -> None:
     decisions = np.arange(corridor.sum_range(budget)[1] + 1) * corridor.grid_ns
     starts = (decisions[None] + np.arange(budget)[:, None] * corridor.merge_ns) // NS_PER_S
     gaps = corridor.optimum(budget, price[np.minimum(starts, 239)])
-    traces = [setting.worlds.workload(s).trace for s in range(SIZE.seeds)]
-    assert len({t.digest for t in traces}) == SIZE.seeds  # equal digests alone would not catch it
-    says = selftest.verdicts(setting, 7, traces, [gaps] * SIZE.seeds, SIZE)
-    assert says["stratified"] and says["sign_flip"] and says["envelope"]
-    assert not says["load_aware"] and not says["certified"]
+    traces = [setting.worlds.workload(s).trace for s in range(SEEDS)]
+    assert len({t.digest for t in traces}) == SEEDS  # equal digests alone would not catch it
+    says = selftest.verdicts(setting, 7, traces, [gaps] * SEEDS, DRAWS)
+    assert says["stratified randomisation"] and says["paired sign flip"]
+    assert not says["exchange between traces"] and not says["certified"]
 
 
 @pytest.mark.parametrize("regime", PUBLISHED)
-@pytest.mark.parametrize("family", ["regular gaps", "clustered gaps", "drifting gaps"])
+@pytest.mark.parametrize("family", selftest.BLIND)
 def test_load_blind_families_are_not_certified_on_any_regime(regime: str, family: str) -> None:
     short = Regime.load(regime).replace(horizon_s=150.0)
     from adapters.traces.worlds import GeneratedWorlds
 
     worlds = GeneratedWorlds(short, 5)
-    says = selftest.simulated_null(setting_of(short, worlds, None), worlds, 5, family, SIZE)
+    says = selftest.blind_verdicts(setting_of(short, worlds, None), worlds, 5, family, SEEDS, DRAWS)
     assert not says["certified"]

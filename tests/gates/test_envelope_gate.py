@@ -21,6 +21,7 @@ from protocol.gates.result import Check, GateResult
 from protocol.merging.placements import Placements
 from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM, Replay
 from protocol.stats.gains import Standing
+from protocol.stats.inversion import LOAD_FLIP
 from protocol.workload.slo import Slo
 
 
@@ -93,7 +94,8 @@ def test_figures_by_hand() -> None:
     merges = [len(e.placed[POLICY].gaps) for e in ran()]
     assert out["policy_violations_per_merge"] == pytest.approx(sum(excess) / sum(merges))
     ps = {t["name"]: t["p"] for t in out["tests"]}
-    assert list(ps) == ["stratified randomisation", "paired sign flip", "exchange between traces"]
+    of_chance, of_load = ["stratified randomisation", "paired sign flip"], ["exchange between traces", LOAD_FLIP]
+    assert list(ps) == of_chance + of_load
     assert out["p"] == max(ps.values()) == ps[out["decided_by"]]
     assert out["optimum_gain_pp"] > out["gain_pp"] > 0
     assert out["gain_captured"] == pytest.approx(out["gain_pp"] / out["optimum_gain_pp"])
@@ -204,9 +206,9 @@ def test_the_bound_without_a_shape_decides_only_if_asked() -> None:
     found = list(ran())
     spec = spec_for(found)
     plain, bounded = measure(found, spec, 0), measure(found, spec, 0, bounded=True)
-    assert len(plain.gains.tests) == 3 and plain.gains.bounded is not None
-    assert [t.name for t in bounded.gains.tests][:3] == [t.name for t in plain.gains.tests]
-    assert len(bounded.gains.tests) == 4 and bounded.p is not None and plain.p is not None
+    assert len(plain.gains.tests) == 4 and plain.gains.bounded is not None
+    assert [t.name for t in bounded.gains.tests][:4] == [t.name for t in plain.gains.tests]
+    assert len(bounded.gains.tests) == 5 and bounded.p is not None and plain.p is not None
     assert bounded.p == max(plain.p, plain.gains.bounded.outcome.pvalue or 1.0)
     out = plain.to_json(plain.p)
     assert out["bounded_lower_bound_pp"] is not None and out["bounded_lower_bound_pp"] < out["lower_bound_pp"]

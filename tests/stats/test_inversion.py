@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from protocol.stats import inversion as inv
-from protocol.stats.randomization import crossed, stratified_randomization, tie_tolerance
 from protocol.stats.randomization import sign_flip as flip_test
+from protocol.stats.randomization import stratified_randomization, tie_tolerance
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -21,6 +22,13 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 def gains(y: np.ndarray) -> np.ndarray:
     return np.asarray(y[:, 1:].mean(axis=1) - y[:, 0])
+
+
+def dealt_pvalue(cost: np.ndarray) -> float:
+    """Share of all ways to deal the schedules out that cost no more than leaving them where they were made."""
+    n = len(cost)
+    sums = [cost[range(n), order].sum() for order in itertools.permutations(range(n))]
+    return sum(value <= sums[0] + 1e-9 for value in sums) / len(sums)
 
 
 @given(st.integers(0, 10_000), st.sampled_from([-1.0, 0.0, 0.3, 2.0]))
@@ -39,7 +47,7 @@ def test_pvalues_are_those_of_the_shifted_tests(seed: int, delta: float) -> None
     )
     flip = inv.sign_flip(gains(y), source, 0, tie_tolerance(blocks))
     assert flip.pvalue(delta) == flip_test(delta - gains(y)).pvalue
-    assert inv.exchange(cost, source, 0).pvalue(delta) == crossed(cost + delta * np.eye(5), source).pvalue
+    assert inv.exchange(cost, source, 0).pvalue(delta) == dealt_pvalue(cost + delta * np.eye(5))
 
 
 def test_by_hand() -> None:
@@ -127,7 +135,56 @@ def test_the_exchange_is_a_count_over_permutations() -> None:
     """A direct enumeration with delta on the diagonal, as SPEC 6 states it."""
     cost = rng(8).normal(size=(5, 5))
     for delta in (0.0, 0.7):
-        shifted = cost + delta * np.eye(5)
-        sums = [shifted[range(5), order].sum() for order in itertools.permutations(range(5))]
-        p = sum(value <= sums[0] + 1e-12 for value in sums) / math.factorial(5)
-        assert inv.exchange(cost, rng(), 0).pvalue(delta) == pytest.approx(p, abs=1e-12)
+        found = inv.exchange(cost, rng(), 0)
+        assert found.pvalue(delta) == pytest.approx(dealt_pvalue(cost + delta * np.eye(5)), abs=1e-12)
+        assert found.floor == 1 / math.factorial(5)
+
+
+def test_one_schedule_everywhere_and_one_that_follows() -> None:
+    same = np.tile(rng().random(20)[:, None], 20)
+    assert inv.exchange(same, rng(), 9999).pvalue() == 1.0
+    aware = rng().normal(size=(20, 20)) - 3 * np.eye(20)
+    assert inv.exchange(aware, rng(), 9999).pvalue() == 1e-4
+
+
+def test_the_exchange_holds_its_level_where_uniform_draws_do_not() -> None:
+    """A load-blind schedule that aliases with periodic load beats uniform placement, but knows nothing of its trace.
+
+    Costs of schedule t on trace s: a merit of the schedule, common to all traces, plus noise.
+    """
+    reps, rejected = 400, 0
+    source = rng(11)
+    for _ in range(reps):
+        cost = source.normal(size=(12, 12)) + source.exponential(2.0, 12)
+        rejected += inv.exchange(cost, source, 399).pvalue() <= 0.05
+    assert stats.binomtest(rejected, reps, 0.05, alternative="greater").pvalue > 0.001
+
+
+def test_gains_that_vary_over_traces_pass_the_exchange_but_not_both() -> None:
+    """True gain 2 pp on average, sd 2 over traces, noise of 1 elsewhere: at a minimum effect of 2 pp, 5 % may pass."""
+    reps, alone, both = 300, 0, 0
+    source = rng(12)
+    for _ in range(reps):
+        cost = source.normal(size=(12, 12))
+        cost[np.diag_indices(12)] -= source.normal(2, 2, 12)
+        dealt = inv.exchange(cost, source, 399).pvalue(2.0) <= 0.05
+        flipped = inv.sign_flip(inv.own_trace(cost), source, 0, 1e-9, inv.LOAD_FLIP).pvalue(2.0) <= 0.05
+        alone, both = alone + dealt, both + (dealt and flipped)
+    assert alone / reps > 0.1
+    assert stats.binomtest(both, reps, 0.05, alternative="greater").pvalue > 0.001
+
+
+def test_what_a_schedule_saves_on_its_own_trace() -> None:
+    """Trace and schedule effects drop out; the rest is what least squares, fitted off the diagonal, leaves on it."""
+    cost = rng(9).normal(size=(7, 7))
+    effects = rng(10).normal(0, 9, (7, 1)) + rng(11).normal(0, 9, 7)
+    saved = inv.own_trace(cost)
+    assert inv.own_trace(cost + effects) == pytest.approx(saved)
+    s, t = np.nonzero(~np.eye(7, dtype=bool))
+    design = np.zeros((42, 14))
+    design[np.arange(42), s] = design[np.arange(42), 7 + t] = 1
+    fit = np.linalg.lstsq(design, cost[s, t], rcond=None)[0]
+    assert saved == pytest.approx(fit[:7] + fit[7:] - np.diagonal(cost))
+    for size in (2, 3, 7):
+        some = cost[:size, :size]
+        assert inv.own_trace(some).mean() == pytest.approx(inv.exchange(some, rng(), 0).estimate)

@@ -7,7 +7,7 @@ from scipy import stats
 from protocol.stats import power as pw
 from protocol.stats.betting import betting_bound
 from protocol.stats.gains import judge_gains
-from protocol.stats.inversion import EXCHANGE, SIGN_FLIP, STRATIFIED
+from protocol.stats.inversion import EXCHANGE, LOAD_FLIP, SIGN_FLIP, STRATIFIED
 from protocol.stats.power import (
     DRAW_SD,
     POLICY_SD,
@@ -61,7 +61,7 @@ def test_it_simulates_the_gate(seeds: int, draws: int) -> None:
         policy, drawn, cost = certificate(source, seeds, draws, 1.2, 1.8)
         found = judge_gains(policy, list(drawn), cost, source, delta=0.5, n_resamples=1999, min_draws=1)
         hits += found.pvalue is not None and found.pvalue <= 0.05
-    assert set(fast.alone) == ({SIGN_FLIP, EXCHANGE} if draws == 1 else {STRATIFIED, SIGN_FLIP, EXCHANGE})
+    assert set(fast.alone) == ({EXCHANGE, LOAD_FLIP, SIGN_FLIP} | (set() if draws == 1 else {STRATIFIED}))
     assert 0.3 < fast.power < 0.95 and abs(hits / 250 - fast.power) < 4 * (0.25 / 250 + 0.25 / 1000) ** 0.5
 
 
