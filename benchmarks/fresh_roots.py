@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from statsmodels.stats.proportion import proportion_confint
 
+from adapters.traces.readers import Reading
 from protocol import seeds
 from protocol.campaign.arms import cross, run_seed
 from protocol.campaign.plan import Plan
@@ -64,7 +65,7 @@ Costs = dict[str, NDArray[np.float64]]
 
 def costs(path: Path, regime: str, root: int, n_seeds: int, draws: int) -> Costs:
     """What G3 compares in one certificate, pp: policy (S,), draws (S, m), exchanged (S, S)."""
-    (setting,), _ = settings_for([regime], [], None, None, root, Overrides(seeds=n_seeds))
+    (setting,), _ = settings_for([regime], [], Reading(), root, Overrides(seeds=n_seeds))
     plan = Plan(lambda: InProcess(path), "in-process", root, draws, control_draws=1, probes=0)  # type: ignore[arg-type, return-value]
     found = [run_seed(plan, setting, seed) for seed in range(n_seeds)]
     made = [e.placed[POLICY] for e in found]

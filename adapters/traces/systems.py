@@ -80,20 +80,19 @@ def in_system(
     *,
     file: str,
     slos: Sequence[str] | None = None,
-    n_seeds: int | None = None,
     sidecar: str | None = None,
 ) -> Placed:
     """This trace in that system, one claim.
 
     trace, report : as `read_trace` gives them; counts that are absent are drawn from the system's [tokens].
     file : the trace's name in messages and in the claim.  slos : from the command line, instead of the system's.
-    n_seeds : windows asked for, instead of the system's seeds.  sidecar : what serves instead of the system's, named.
+    sidecar : what serves instead of the system's, named.
 
     A trace with fewer than `ENOUGH` windows of the system's horizon is cut into shorter ones, which is said.
 
     Raises BadInput when fewer than two windows fit the trace, or the horizon holds no merge.
     """
-    wanted = n_seeds or system.seeds
+    wanted = system.seeds
     loaded = _dealt(_with_tokens(trace, report, system, root_seed), system.islands)
     horizon_s = _horizon_s(loaded, system, wanted)
     budgets = system.replace(horizon_s=horizon_s).corridor().feasible_budgets()
@@ -114,7 +113,7 @@ def in_system(
         seeds=len(found_cut.windows),
         planner_budget=budget,
     )
-    taken = _taken(report, system, regime, found_cut, file, slos, n_seeds, sidecar)
+    taken = _taken(report, system, regime, found_cut, file, slos, sidecar)
     return Placed(regime, TraceWorlds(found_cut.windows, regime, root_seed), found_cut, taken)
 
 
@@ -150,15 +149,13 @@ def _taken(
     found: Cut,
     file: str,
     slos: Sequence[str] | None,
-    n_seeds: int | None,
     sidecar: str | None,
 ) -> tuple[Taken, ...]:
     name = system.name
     tokens = {ABSENT: Taken("tokens", "drawn from [tokens]", name), DECLARED: Taken("tokens", "declared", "--tokens")}
     overrides = ", ".join(f"{key} = {value:g}" for key, value in sorted(system.sidecar_overrides.items()))
     model = f"{system.sidecar}, {overrides}" if overrides else system.sidecar
-    asked = n_seeds or system.seeds
-    fewer = f", {asked} were asked for" if len(found.windows) < asked else ""
+    fewer = f", {system.seeds} were asked for" if len(found.windows) < system.seeds else ""
     pace = f"{system.step_s:g} s a step, {system.h_min} to {system.h_max} steps, merges of {system.merge_s:g} s"
     length = f"{regime.horizon_s:g} s and {system.cooldown_s:g} s to settle"
     shorter = "" if regime.horizon_s == system.horizon_s else f"; too few of its {system.horizon_s:g} s fit the trace"

@@ -112,9 +112,7 @@ class Asked:
             n_seeds, tuple(self.judging.slo) if self.judging.slo else None, w.decision_steps,
             self.sidecar.calibration, self.learner.watched(),
         )  # fmt: skip
-        settings, regimes = settings_for(
-            w.regime or [], w.trace or [], w.trace_format, w.time_unit, root_seed, overrides
-        )
+        settings, regimes = settings_for(w.regime or [], w.trace or [], w.reading, root_seed, overrides)
         if self.sidecar.sidecar is not None and self.sidecar.calibration is None:
             regimes = without_calibration(regimes)
         return settings, regimes

@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
+from adapters.traces.readers import Reading
 from protocol.campaign import real
 from protocol.certificate import root as roots
 from protocol.cli import learning, options
+from protocol.cli.reading import Columns, DropBadRows, TimeFormat, Tokens, TraceOptions
 from protocol.errors import BadInput
 
 #: Default draws a seed in simulation, and the most that `--draws auto` makes; on a real server each is a real replay.
@@ -59,8 +61,26 @@ class Worlds:
     trace: options.Traces = None
     trace_format: options.TraceFormat = None
     time_unit: options.TimeUnit = None
+    time_format: TimeFormat = None
+    columns: Columns = None
+    tokens: Tokens = None
+    drop_bad_rows: DropBadRows = False
     seeds: Annotated[int | None, typer.Option(min=1, help="seeds a regime (default: the regime's, 20)")] = None
     decision_steps: options.DecisionSteps = None
+
+    def __post_init__(self) -> None:
+        reading = self.reading
+        if not self.trace and reading != Reading():
+            first = next(iter(reading.describe()))
+            option = "trace-format" if first == "format" else first.replace("_", "-")
+            raise BadInput(f"--{option}", "no --trace", "--trace FILE as well")
+
+    @property
+    def reading(self) -> Reading:
+        """How the traces are to be read.  Raises BadInput."""
+        return TraceOptions(
+            self.trace_format, self.time_unit, self.time_format, self.columns, self.tokens, self.drop_bad_rows
+        ).reading
 
 
 @dataclass(frozen=True)

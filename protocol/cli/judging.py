@@ -18,6 +18,7 @@ from protocol.certificate.model import Certificate, Head, plain
 from protocol.certificate.reading import CERTIFICATE
 from protocol.cli.groups import Output, Trust
 from protocol.cli.pages import REPORT, write_folder
+from protocol.cli.settings import told
 from protocol.errors import Interrupted
 from protocol.evidence import store
 from protocol.evidence.model import Evidence
@@ -87,11 +88,8 @@ def _announce(head: Head, notes: Console) -> None:
     read_as = head.contender.described("read_as") or {}
     for line in dict.fromkeys(itertools.chain(*read_as.values())):
         notes.print(f"merge log: {line}", soft_wrap=True)
-    for regime in head.regimes:
-        trace = regime.described("trace")
-        if trace is not None:
-            limits = " and ".join(regime.slos)
-            notes.print(f"{regime.name}: {trace['windows']}; SLO {limits} ({trace['slo_from']})", soft_wrap=True)
+    for line in told(head.regimes):
+        notes.print(line, soft_wrap=True, markup=False)
 
 
 def _run(head: Head, request: Request, notes: Console) -> Certificate:

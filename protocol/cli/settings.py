@@ -16,8 +16,9 @@ from adapters.schedulers.recorded import RecordedSource
 from adapters.sidecars.agreement import shown_for
 from adapters.sidecars.fitting import check_simulated
 from adapters.sidecars.simulated import SidecarModel, SimulatedSidecar, shipped_calibrations
-from adapters.traces.readers import read_trace
-from adapters.traces.windows import cut
+from adapters.traces.readers import Reading, ReadingReport, read_trace
+from adapters.traces.systems import Taken, in_system
+from adapters.traces.windows import Cut, cut
 from adapters.traces.worlds import GeneratedWorlds, RecordedWorlds
 from protocol import seeds
 from protocol.calibration import store as calibration
@@ -96,20 +97,23 @@ Chosen = tuple[list[Setting], list[RegimePart]]
 def settings_for(
     regimes: Sequence[str],
     traces: Sequence[Path],
-    trace_format: str | None,
-    time_unit: str | None,
+    reading: Reading,
     root_seed: int,
     overrides: Overrides,
 ) -> Chosen:
     """Settings, and their descriptions for the certificate, of every regime and trace that was asked for.
 
+    Of traces and regimes together: each trace in each of these systems, one claim each (and no generated load).
+
     Raises BadInput on anything unknown, and on one name given twice.
     """
-    pairs = []
-    for name in regimes or ([] if traces else list(PUBLISHED)):
-        pairs.append(generated(_overridden(Regime.load(name), overrides), root_seed, overrides))
-    for path in traces:
-        pairs.append(_recorded(path, trace_format, time_unit, root_seed, overrides))
+    systems = [_overridden(Regime.load(name), overrides) for name in regimes or ([] if traces else PUBLISHED)]
+    if not traces:
+        pairs = [generated(system, root_seed, overrides) for system in systems]
+    elif systems:
+        pairs = [_in_system(path, system, reading, root_seed, overrides) for path in traces for system in systems]
+    else:
+        pairs = [_recorded(path, reading, overrides) for path in traces]
     names = [setting.name for setting, _ in pairs]
     for name in names:
         if names.count(name) > 1:
@@ -160,11 +164,9 @@ def _model(regime: Regime) -> SidecarModel:
     return model.named(f"{model.name}-enlarged") if regime.name.startswith("trace:") else model
 
 
-def _recorded(
-    path: Path, trace_format: str | None, time_unit: str | None, root_seed: int, overrides: Overrides
-) -> tuple[Setting, dict[str, Any]]:
+def _recorded(path: Path, reading: Reading, overrides: Overrides) -> tuple[Setting, dict[str, Any]]:
     """A real trace: windows are the strata, each a seed of its own."""
-    trace, report = read_trace(path, format=trace_format, time_unit=time_unit)
+    trace, report = read_trace(path, reading)
     base = _overridden(Regime.load("ordinary"), overrides).replace(
         summary="windows of a real trace", sidecar="reference", sidecar_overrides=RECORDED_SERVER
     )
@@ -181,19 +183,72 @@ def _recorded(
         slo=_own_slo(trace, base),
     )
     worlds = RecordedWorlds(found.windows, regime.network.low, regime.checkpoint.low)
-    text = {k: v for k, v in regime.describe().items() if k not in ("arrivals", "prompt", "output")}
-    text["trace"] = {
-        "file": path.name,
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-        "format": report.format,
-        "rows_read": report.rows_read,
-        "rows_kept": report.rows_kept,
-        "dropped": dict(report.dropped),
-        "resolution_s": None if report.resolution_ns is None else report.resolution_ns / NS_PER_S,
-        "windows": found.report,
-        "slo_from": "the command line" if overrides.slos else f"{SLACK:g} x p95 without merges",
+    slo_from = "the command line" if overrides.slos else f"{SLACK:g} x p95 without merges"
+    limits = "; ".join(overrides.slos or (regime.slo,))
+    length = f"{horizon_s:g} s and {base.cooldown_s:g} s to settle"
+    taken = (
+        Taken("arrivals and tokens", f"{report.rows_kept} requests over {report.span_s:.0f} s", path.name),
+        Taken("windows", found.report, path.name),
+        Taken("window length", length, f"the default: {wanted} windows of at least {SHORTEST_S:g} s where they fit"),
+        Taken("SLO", limits, slo_from if overrides.slos else f"the default: {slo_from}"),
+        Taken("pace, corridor, learner, pressure", "the papers'", "regime ordinary; --regime FILE.toml for your own"),
+        Taken("sidecar", "an uncalibrated reference model, enlarged", "the default; --calibration for a measured one"),
+    )
+    text = _trace_text(path, reading, report, found, taken, overrides)
+    return _of_trace(regime, worlds, text, overrides)
+
+
+def _in_system(
+    path: Path, system: Regime, reading: Reading, root_seed: int, overrides: Overrides
+) -> tuple[Setting, dict[str, Any]]:
+    """A real trace in somebody's own system."""
+    trace, report = read_trace(path, reading, absent_ok=True)
+    sidecar = None if overrides.calibration is None else f"the calibration {overrides.calibration.name}"
+    placed = in_system(trace, report, system, root_seed, file=path.name, slos=overrides.slos, sidecar=sidecar)
+    text = _trace_text(path, reading, report, placed.cut, placed.taken, overrides)
+    text["trace"] |= {"system": system.name, "system_digest": system.digest}
+    return _of_trace(placed.regime, placed.worlds, text, overrides)
+
+
+def _of_trace(
+    regime: Regime, worlds: Worlds, text: dict[str, Any], overrides: Overrides
+) -> tuple[Setting, dict[str, Any]]:
+    own = {k: v for k, v in regime.describe().items() if k not in ("arrivals", "prompt", "output")}
+    return setting_of(regime, worlds, overrides.slos), {**own, **text, "digest": regime.digest}
+
+
+def _trace_text(
+    path: Path, reading: Reading, report: ReadingReport, found: Cut, taken: Sequence[Taken], overrides: Overrides
+) -> dict[str, Any]:
+    """What a certificate says of the file, how it was read, and what was taken from where."""
+    return {
+        "trace": {
+            "file": path.name,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "format": report.format,
+            "read_as": reading.describe(),
+            "rows_read": report.rows_read,
+            "rows_kept": report.rows_kept,
+            "dropped": dict(report.dropped),
+            "unread": list(report.unread),
+            "tokens": report.tokens,
+            "resolution_s": None if report.resolution_ns is None else report.resolution_ns / NS_PER_S,
+            "windows": found.report,
+            "taken": [str(one) for one in taken],
+            **({} if overrides.seeds is None else {"seeds_asked": overrides.seeds}),
+        }
     }
-    return setting_of(regime, worlds, overrides.slos), {**text, "digest": regime.digest}
+
+
+def told(regimes: Sequence[RegimePart]) -> list[str]:
+    """Lines for the user: of every claim on a real trace, what was taken from where, and what was not read."""
+    lines = []
+    for regime in regimes:
+        trace = regime.described("trace")
+        if trace:
+            lines += [f"{regime.name}:", *(f"  {one}" for one in trace["taken"])]
+            lines += [f"  not read: columns {', '.join(trace['unread'])}"] if trace["unread"] else []
+    return lines
 
 
 def _own_slo(trace: RequestTrace, regime: Regime) -> str:

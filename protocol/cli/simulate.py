@@ -15,6 +15,7 @@ from protocol import files
 from protocol.campaign.arms import load, place
 from protocol.campaign.plan import Plan
 from protocol.cli import options
+from protocol.cli.reading import TraceOptions
 from protocol.cli.settings import Overrides, contender_opener, settings_for
 from protocol.merging.schedule import Schedule
 from protocol.replay.measurements import FULLY, PARTLY
@@ -22,15 +23,14 @@ from reports import figures
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(simulate)
+    app.command()(options.grouped(simulate))
 
 
 def simulate(
     scheduler: options.Scheduler,
+    asked: TraceOptions,
     regime: options.Regime = None,
     trace: options.Trace = None,
-    trace_format: options.TraceFormat = None,
-    time_unit: options.TimeUnit = None,
     seed_number: Annotated[int, typer.Option(min=0, help="which seed (or window of a trace) to run")] = 0,
     slo: options.Slo = None,
     decision_steps: options.DecisionSteps = None,
@@ -43,7 +43,7 @@ def simulate(
     out.parent.mkdir(parents=True, exist_ok=True)
     chosen = [regime] if regime else [] if trace else ["bursty-aperiodic"]
     overrides = Overrides(slos=(slo,) if slo else None, decision_steps=decision_steps)
-    settings, _ = settings_for(chosen, [trace] if trace else [], trace_format, time_unit, seed, overrides)
+    settings, _ = settings_for(chosen, [trace] if trace else [], asked.reading, seed, overrides)
     setting = settings[0]
     if seed_number >= setting.n_seeds:
         raise typer.BadParameter(f"{seed_number}: expected 0 to {setting.n_seeds - 1}", param_hint="--seed-number")

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from adapters.sidecars.agreement import shown_for
 from adapters.sidecars.fitting import check_simulated
+from adapters.traces.readers import Reading
 from protocol import files
 from protocol.calibration import store as calibration
 from protocol.calibration.check import check
@@ -29,6 +30,7 @@ from protocol.cli.settings import Overrides, contender_opener, describe_contende
 from protocol.errors import BadInput
 from protocol.evidence import store
 from protocol.evidence.partial import locked
+from protocol.regimes.regime import Regime
 from protocol.workload.slo import Slo
 
 
@@ -152,24 +154,25 @@ class _Again:
     ) -> None:  # fmt: skip
         self.certificate, self.folder, self.scheduler = certificate, folder, scheduler
         self.traces, self.jobs, self.learner = traces, jobs, learner
-        self.given = {Path(r).stem: r for r in regimes} | {f"trace:{t.name}": str(t) for t in traces}
+        self.given = {Path(r).stem: r for r in regimes} | {Regime.load(r).name: r for r in regimes}
+        self.files = {t.name: t for t in traces}
 
     def _world(self, old: RegimePart) -> tuple[Setting, RegimePart]:
-        stated, real = old.sidecar.calibration, old.name.startswith("trace:")
+        stated, real = old.sidecar.calibration, old.described("trace")
         overrides = Overrides(
-            seeds=None if real else old.n_seeds,
+            seeds=real.get("seeds_asked") if real else old.n_seeds,
             slos=old.slos,
             decision_steps=old.corridor.decision_steps,
             calibration=None if stated is None else self.folder / RAW / calibration.carried_as(stated["name"]),
             learner=_watched(old, self.learner),
         )
-        if real and old.name not in self.given:
+        if real and real["file"] not in self.files:
             raise BadInput("--trace", f"nothing for {old.name}", "the file that this certificate was made from")
-        source = self.given.get(old.name, old.name)
-        names, traces = ([], [Path(source)]) if real else ([source], [])
-        (setting,), (described,) = settings_for(
-            names, traces, None, None, self.certificate.settings.root_seed, overrides
-        )
+        name = real.get("system") if real else old.name
+        names = [] if name is None else [self.given.get(name, name)]
+        traces = [self.files[real["file"]]] if real else []
+        reading = Reading.from_described(real.get("read_as", {})) if real else Reading()
+        (setting,), (described,) = settings_for(names, traces, reading, self.certificate.settings.root_seed, overrides)
         return setting, described
 
     def differences(self) -> list[str]:

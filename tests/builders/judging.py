@@ -18,6 +18,7 @@ from unittest import mock
 import numpy as np
 
 from adapters.schedulers import open_scheduler, sandbox
+from adapters.traces.readers import Reading
 from protocol.campaign import arms as campaign
 from protocol.campaign import run as campaign_run
 from protocol.campaign.plan import Contender, Plan, Setting
@@ -117,7 +118,7 @@ class Judge:
         return self._opened[-1]
 
     def settings(self, seeds: int = 1, root_seed: int = ROOT_SEED) -> tuple[list[Setting], list[RegimePart]]:
-        return settings_for([str(self.regime)], [], None, None, root_seed, Overrides(seeds=seeds))
+        return settings_for([str(self.regime)], [], Reading(), root_seed, Overrides(seeds=seeds))
 
     def printed(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""

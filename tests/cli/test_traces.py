@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import log_files as make
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -72,3 +73,57 @@ def test_formats(run):
     assert done.exit_code == 0
     assert all(name in done.output for name in ("azure", "burstgpt", "mooncake", "vidur", "generic"))
     assert set(json.loads(run("formats", "--json").stdout)) >= {"azure", "generic"}
+
+
+def notes(run, path, *options):
+    return json.loads(run("inspect", path, "--json", *options).stdout)["report"]["notes"]
+
+
+@pytest.mark.parametrize(
+    ("column", "rows", "said"),
+    [
+        ("arrival_s", [f"{i / 500_000:.9f},5,{2 + i % 3}" for i in range(1000)], "in 0.001998 s, 500,000 requests/s"),
+        ("arrival_s", [f"{i * 1800},5,{2 + i % 3}" for i in range(50)], "one request every 1,800 s over 1.0 days"),
+        ("arrival_s", [f"{i / 900},5,{2 + i % 3}" for i in range(20_000)], "900 requests/s over 22.2211 s"),
+        ("arrival_s", [f"{i},{20_000_000 + i},5" for i in range(30)], "is the column one of bytes?"),
+        ("arrival_s", [f"{i},{5 + i},{5 + i}" for i in range(30)], "one column read twice?"),
+        ("arrival_s", [f"{i},{5 + i},1" for i in range(30)], "is the column a flag?"),
+    ],
+)  # fmt: skip
+def test_what_is_implausible_gets_a_note(run, tmp_path, column, rows, said):
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join([f"{column},prompt_tokens,output_tokens", *rows]) + "\n")
+    found = notes(run, path)
+    assert any(said in note for note in found), found
+    assert f"is the unit of the times really {column[-1]}?" in " ".join(found) or "column" in said
+
+
+def test_a_plain_trace_gets_no_note(run, tmp_path):
+    path = tmp_path / "t.csv"
+    rows = (f"{i / 7 + i * i % 13 / 1000:.6f},{9 + i},5\n" for i in range(300))
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n" + "".join(rows))
+    assert notes(run, path) == []
+
+
+def test_identical_rows_are_told_apart_from_ties(run, tmp_path):
+    path = tmp_path / "t.csv"
+    rows = ["0,5,5", "1.25,5,5", "1.25,6,5", "2,7,7", "2,7,7", "2,7,7"]
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n" + "\n".join(rows) + "\n")
+    report = json.loads(run("inspect", path, "--json").stdout)["report"]
+    assert (report["ties"], report["identical"], report["rows_kept"]) == (3, 2, 6)
+    assert "3, of which 2 equal in tokens too" in run("inspect", path).output
+
+
+def test_a_log_without_tokens_can_be_inspected(run, tmp_path):
+    path = make.save(tmp_path / "access.log", *(make.envoy(t / 4) for t in range(200)))
+    done = run("inspect", path)
+    assert done.exit_code == 0 and "absent" in done.output and "tokens, largest" not in done.output
+    assert "declare them with --tokens" in done.output
+    declared = run("inspect", path, "--tokens", "200,128")
+    assert "declared" in declared.output and "200 tokens" in declared.output
+
+
+def test_columns_that_were_not_read_are_named(run, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens,user,model\n0,1,1,a,m\n1,2,2,b,m\n")
+    assert "columns that were not read: model, user" in run("inspect", path).output

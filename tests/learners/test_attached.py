@@ -14,6 +14,7 @@ from curves import TABLE
 from pairs import P, coin, evidence_of, head_of
 from strategies import FunctionSource, changed, head_for, plan_of, quiet, ran, setting
 
+from adapters.traces.readers import Reading
 from protocol.campaign import arms
 from protocol.certificate.model import Head
 from protocol.cli import learning
@@ -87,7 +88,7 @@ def test_schedulers_see_the_measured_loss_and_tokens(tmp_path: Path, regime: str
     watched = curve(tmp_path)
     placed = {}
     for name, overrides in (("modelled", Overrides()), ("measured", Overrides(learner=watched))):
-        (one,), (stated,) = settings_for([regime], [], None, None, 1, overrides)
+        (one,), (stated,) = settings_for([regime], [], Reading(), 1, overrides)
         plan = plan_of(FunctionSource(watching))
         workload = one.worlds.workload(0)
         seen.clear()

@@ -48,7 +48,7 @@ def test_the_load_is_the_traces_and_the_rest_is_the_systems(spend: Path) -> None
 
 
 def test_what_the_command_line_says_goes_first(spend: Path) -> None:
-    told = said(placed(spend, slos=["e2e<=9s"], n_seeds=3, sidecar="the calibration of my server"))
+    told = said(placed(spend, OWN.replace(seeds=3), slos=["e2e<=9s"], sidecar="the calibration of my server"))
     assert told["SLO"] == "SLO: e2e<=9s (from the command line)"
     assert "3 of 4 windows used" in told["windows"]
     assert told["sidecar"] == "sidecar: the calibration of my server (from the command line)"
@@ -112,7 +112,7 @@ def test_refusals(spend: Path) -> None:
     with pytest.raises(BadInput, match="no merge that fits 20 s"):
         placed(spend, OWN.replace(horizon_s=20.0))
     with pytest.raises(BadInput, match="1 asked for"):
-        placed(spend, n_seeds=1)
+        placed(spend, OWN.replace(seeds=1))
 
 
 def test_the_shared_system_reads_any_trace(shared_cases: Path, shared_data: Path) -> None:
