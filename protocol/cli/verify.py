@@ -180,6 +180,7 @@ class _Again:
         asked = self.certificate.settings
         worlds = [self._world(regime) for regime in self.certificate.head().regimes]
         hidden = tuple(str(p.resolve()) for p in (*outputs(self.folder), *self.traces))
+        hidden += self._came_later(hidden)
         with tempfile.TemporaryDirectory() as temporary:
             log = str(Path(temporary) / "scheduler.log")
             plan = Plan(
@@ -206,6 +207,17 @@ class _Again:
                 if files.sha256(again / name) != files.sha256(self.folder / RAW / name):
                     found.append(f"{RAW}/{name}: a fresh run gives other contents")
         return found
+
+    def _came_later(self, hidden: tuple[str, ...]) -> tuple[str, ...]:
+        """Data beside the scheduler that the judged run could not see: a registration, a key, a later download."""
+        stated = self.certificate.contender.described("files") or ()
+        source = contender_opener(self.scheduler, "", hidden)
+        try:
+            names = source.describe().get("files")
+            named = zip(names if isinstance(names, list) else (), getattr(source, "files", ()), strict=True)
+            return tuple(str(path) for name, path in named if path.suffix != ".py" and name not in stated)
+        finally:
+            source.close()
 
     def _head(self, contender: dict[str, Any], regimes: list[RegimePart]) -> Head:
         asked = self.certificate.head().plain()

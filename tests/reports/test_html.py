@@ -178,6 +178,15 @@ def test_intervals_are_called_by_their_own_level(tmp_path: Path) -> None:
     assert "90 % interval" in page.text and "95 % interval" not in page.text
 
 
+def test_a_session_of_pairs_speaks_of_no_bands_and_shows_no_empty_table(tmp_path: Path) -> None:
+    certificate, evidence = build(seeds=1, draws=1, tier=4, verdict="INCONCLUSIVE")
+    certificate["claims"][0]["envelope"] |= {"controls": [], "optimum_gain_pp": None}
+    write_report(certificate, evidence, tmp_path / "report.html", {"envelope-01-bursty-aperiodic": _figure()})
+    text = _Page((tmp_path / "report.html").read_text("utf-8")).text
+    assert "matched random control." in text and "bands" not in text
+    assert "Controls" not in text and "Offline optimum" not in text and "= –" not in text
+
+
 def test_figures_lose_everything_active() -> None:
     svg = (
         '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="9" onload="x()">'
