@@ -71,8 +71,8 @@ def main() -> int:
     trace = RequestTrace(arrival, np.full(n, PROMPT), np.full(n, OUTPUT))
     inside = ((arrival // merge_ns) % 2 == 1) & (arrival < 4 * merge_ns)
     print(
-        f"{len(mine)} cores, load average {os.getloadavg()[0]:.1f}, client: {client_priority()}; {n} Poisson arrivals in "
-        f"{asked.seconds:g} s, two merges of {merge_ns / NS_PER_S:g} s, {load}\n\n"
+        f"{len(mine)} cores, load average {os.getloadavg()[0]:.1f}; client: {client_priority()}; {n} Poisson arrivals "
+        f"in {asked.seconds:g} s, two merges of {merge_ns / NS_PER_S:g} s, {load}\n\n"
         "| cores | sent within 5 ms in merges, % | outside | all |\n| --- | --- | --- | --- |"
     )
     kept: dict[str, list[Measurements]] = {name: [] for name in ways}
