@@ -1,10 +1,11 @@
 """Does a core of its own make the client send in time while merges occupy the host?  Both ways, in turns, in one run.
 
-    python benchmarks/cores.py
+    python benchmarks/cores.py [--nice]
 
 A local server of streams, a merge load that wants every core, and our client replay the same arrivals: *shared*, all
 of them on all cores, and *apart*, server and load on all cores but the last, which is the client's.  Bar: apart, 99 %
 are sent within 5 ms of schedule, merges or not.  What else runs on the machine is in every row; look at the difference.
+With --nice the client does without real time, as most users must.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from stream_server import serving
 from adapters.cores import Cores, available, pinned
 from adapters.merge_loads.runner import MergeLoad
 from adapters.sidecars.openai import Target
-from adapters.sidecars.real import RealSidecar
+from adapters.sidecars.real import RealSidecar, client_priority
 from protocol.merging.schedule import Schedule
 from protocol.replay.measurements import Measurements
 from protocol.replay.replay import SENT_SHARE, SENT_WITHIN_NS
@@ -37,6 +38,10 @@ def replayed(cores: Cores, load: MergeLoad, trace: RequestTrace, merges: Schedul
         return RealSidecar(Target(server.url, "mock"), load, pin=cores).replay(trace, merges).rows
 
 
+def refused(*arguments: object) -> None:
+    raise PermissionError
+
+
 def in_time(rows: Measurements, which: np.ndarray) -> str:
     share = np.mean((rows.sent_ns - rows.arrival_ns)[which] <= SENT_WITHIN_NS)
     late = (rows.sent_ns - rows.arrival_ns)[which]
@@ -48,7 +53,10 @@ def main() -> int:
     options.add_argument("--rate", type=float, default=20.0, help="requests per second")
     options.add_argument("--seconds", type=float, default=20.0)
     options.add_argument("--repeats", type=int, default=3)
+    options.add_argument("--nice", action="store_true", help="a nice value only, no real time")
     asked = options.parse_args()
+    if asked.nice:
+        os.sched_setscheduler = refused
     mine = available()
     if len(mine) < 2:
         print("one core: nothing to compare")
@@ -63,9 +71,9 @@ def main() -> int:
     trace = RequestTrace(arrival, np.full(n, PROMPT), np.full(n, OUTPUT))
     inside = ((arrival // merge_ns) % 2 == 1) & (arrival < 4 * merge_ns)
     print(
-        f"{len(mine)} cores, load average {os.getloadavg()[0]:.1f}; {n} Poisson arrivals in {asked.seconds:g} s, two "
-        f"merges of {merge_ns / NS_PER_S:g} s, {load}\n\n| cores | sent within 5 ms in merges, % | outside | all |\n"
-        "| --- | --- | --- | --- |"
+        f"{len(mine)} cores, load average {os.getloadavg()[0]:.1f}; client: {client_priority()}; {n} Poisson arrivals "
+        f"in {asked.seconds:g} s, two merges of {merge_ns / NS_PER_S:g} s, {load}\n\n"
+        "| cores | sent within 5 ms in merges, % | outside | all |\n| --- | --- | --- | --- |"
     )
     kept: dict[str, list[Measurements]] = {name: [] for name in ways}
     for _ in range(asked.repeats):
