@@ -24,6 +24,8 @@ MOST_FILES, MOST_BYTES = 500, 64 << 20
 _MOST_VISITED, _MOST_SOURCE = 5000, 4 << 20
 _PROSE = (".md", ".rst", ".log", ".ipynb")
 _SKIPPED = ("__pycache__", "node_modules")
+#: Compiled modules, and keys: what signs a certificate is no part of what is judged, wherever it lies.
+_NO_DATA = (".pyc", ".pyo", ".pem", ".key", ".pub")
 _IMPORTERS = ("exec", "eval", "run_path", "run_module", "spec_from_file_location", "exec_module", "walk_packages")
 FORMS = (
     "FILE.py, FILE.py:Class, FILE.py:Class(name=value), package.module:attribute, cmd:COMMAND, "
@@ -99,7 +101,7 @@ class Target:
 
 
 def _files_beneath(folder: Path, hidden: Sequence[Path]) -> Iterator[Path]:
-    """Regular files of a folder, without those of environments, caches, certificates and hidden places."""
+    """Regular files of a folder, without keys and those of environments, caches, certificates and hidden places."""
     visited = 0
     for at, folders, names in os.walk(folder):
         here = Path(at)
@@ -112,7 +114,7 @@ def _files_beneath(folder: Path, hidden: Sequence[Path]) -> Iterator[Path]:
             visited += 1
             if visited > _MOST_VISITED:
                 return
-            if name[0] != "." and path.suffix not in (".pyc", ".pyo") and path not in hidden and path.is_file():
+            if name[0] != "." and path.suffix not in _NO_DATA and path not in hidden and path.is_file():
                 yield path
 
 
