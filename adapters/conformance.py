@@ -25,7 +25,7 @@ from adapters.schedulers.process import ProcessSource
 from adapters.schedulers.recorded import RecordedSource
 from adapters.schedulers.sources import parsed
 from protocol.errors import ProtocolError
-from protocol.scheduler import Decision, IslandObservation, Observation
+from protocol.scheduler import CLOCK_SHIFT_S, Decision, IslandObservation, Observation
 from protocol.seeds import generator
 
 #: Checks in the order in which they run, and what each one makes sure of.
@@ -46,7 +46,6 @@ CHECKS = {
 }
 #: Slower than this at the 99th percentile, and a default certify waits minutes for the scheduler alone.
 _SLOW_S = 0.010
-_SHIFT_S = 12_345.678
 _SUSPECT = {"time": "a clock", "datetime": "a clock", "random": "entropy", "secrets": "entropy", "uuid": "entropy"}
 
 
@@ -184,7 +183,7 @@ def check_scheduler(
         again = runs.run(fleet, seed)
         runs.run(quiet, seed + 1)
         after_another = runs.run(fleet, seed)
-        source.clock_shift_s = _SHIFT_S
+        source.clock_shift_s = CLOCK_SHIFT_S
         later = runs.run(fleet, seed)
         source.clock_shift_s = 0.0
         idle = runs.run(quiet, seed)

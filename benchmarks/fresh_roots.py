@@ -35,7 +35,7 @@ from protocol.stats.gains import Gains, judge_gains
 class InProcess:
     """A scheduler class of a file, run here."""
 
-    name, kind, deployable = "in-process", "scheduler", True
+    name, kind, deployable, clock_shift_s = "in-process", "scheduler", True, 0.0
 
     def __init__(self, path: Path) -> None:
         found = importlib.util.spec_from_file_location("judged", path)

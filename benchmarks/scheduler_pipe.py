@@ -51,7 +51,7 @@ class InProcess:
 class InProcessSource:
     """Runs of it, for a campaign."""
 
-    name, kind, deployable = "quiet", "scheduler", True
+    name, kind, deployable, clock_shift_s = "quiet", "scheduler", True, 0.0
 
     def start(self, seed_words: tuple[int, ...], run_deadline_s: float = 300.0) -> InProcess:
         return InProcess()

@@ -136,6 +136,10 @@ class SchedulerRun(Protocol):
         """End the run; safe to call twice and after an error."""
 
 
+#: Seconds by which clocks are ahead in the second run of a scheduler: no decision may change with them.
+CLOCK_SHIFT_S = 12_345.678
+
+
 class SchedulerSource(Protocol):
     """A scheduler that can be run many times, each time from the same fresh state."""
 
@@ -143,6 +147,8 @@ class SchedulerSource(Protocol):
     kind: Literal["scheduler", "planner", "recorded"]
     #: Whether it could run live; planners and recorded logs could not.
     deployable: bool
+    #: Seconds by which clocks in runs that are started from now on are ahead of the time of the replay.
+    clock_shift_s: float
 
     def start(self, seed_words: tuple[int, ...], run_deadline_s: float = 300.0) -> SchedulerRun:
         """A fresh run.  seed_words are uint32 words: a constructor that takes `rng` is handed

@@ -166,7 +166,7 @@ class ProcessSource:
         self.confinement: Confinement | None = None
         #: Files that runs imported or read and that the digest does not cover.
         self.undigested: set[str] = set()
-        #: Seconds by which Python schedulers see the clock ahead of time (the conformance checks set it).
+        #: Seconds by which Python schedulers see the clock ahead of time: no decision may change with it.
         self.clock_shift_s = 0.0
         #: Largest resident size that a finished run reported, MB.
         self.peak_mb: float | None = None

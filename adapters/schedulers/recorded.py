@@ -259,6 +259,7 @@ class RecordedSource:
 
     kind: Literal["scheduler", "planner", "recorded"] = "recorded"
     deployable = False
+    clock_shift_s = 0.0
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():

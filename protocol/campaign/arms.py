@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
 from multiprocessing.util import Finalize
 from typing import cast
 
@@ -25,6 +25,7 @@ from protocol.placement.rollout import Rollout, rollout
 from protocol.replay.measurements import Measurements
 from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM, Replay
 from protocol.replay.sidecar import LoadedSidecar
+from protocol.scheduler import CLOCK_SHIFT_S
 from protocol.workload.slo import Slo
 from protocol.workload.trace import NS_PER_S, RequestTrace, Workload
 
@@ -107,24 +108,27 @@ def place(
         scheduler.close()
 
 
-@lru_cache(maxsize=4)
 def _contender(open_contender: Callable[[], Contender]) -> Contender:
     """One opened contender a process; its runs are fresh all the same."""
-    found = open_contender()
-    _OPENED.append(found)
-    # What it printed is published when it is closed, in a worker when that ends.
-    Finalize(None, close_contenders, exitpriority=100)
-    return found
+    # A worker is handed a new copy of the opener with every seed: equal ones open the same.
+    try:
+        key: object = pickle.dumps(open_contender)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        key = open_contender
+    if key not in _OPENED:
+        _OPENED[key] = open_contender()
+        # What it printed is published when it is closed, in a worker when that ends.
+        Finalize(None, close_contenders, exitpriority=100)
+    return _OPENED[key]
 
 
-_OPENED: list[Contender] = []
+_OPENED: dict[object, Contender] = {}
 
 
 def close_contenders() -> None:
     """End what this process has opened; what it printed goes to its log."""
     while _OPENED:
-        _OPENED.pop().close()
-    _contender.cache_clear()
+        _OPENED.popitem()[1].close()
 
 
 def run_seed(plan: Plan, setting: Setting, seed: int) -> Evidence:
@@ -277,12 +281,16 @@ def _other_price(sidecar: LoadedSidecar, schedule: Schedule, replayed: Measureme
 
 
 def _probes(plan: Plan, setting: Setting, seed: int, workload: Workload, policy: Rollout) -> tuple[Probe, ...]:
+    contender = _contender(plan.open_contender)
     if seed == 0:  # once a regime in a new process, where the system puts everything elsewhere
-        contender = _contender(plan.open_contender)
         getattr(contender, "restart", contender.close)()  # closing would show the log to the runs that follow
-    again = place(plan, setting, seed, workload, load(plan, setting, seed, workload))
+    contender.clock_shift_s = CLOCK_SHIFT_S
+    try:
+        again = place(plan, setting, seed, workload, load(plan, setting, seed, workload))
+    finally:
+        contender.clock_shift_s = 0.0
     found = [Probe("determinism", None, _decided_otherwise(policy, again, setting.corridor.horizon_ns))]
-    if _contender(plan.open_contender).kind != "scheduler":
+    if contender.kind != "scheduler":
         return tuple(found)
     for number in range(plan.probes):
         rng = seeds.generator(plan.root_seed, "probe", setting.name, seed, number)

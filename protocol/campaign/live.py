@@ -25,7 +25,7 @@ from protocol.merging.placements import Placements
 from protocol.placement.rollout import ControlLoop, ask
 from protocol.replay.measurements import SERVED
 from protocol.replay.replay import POLICY, UNIFORM, LiveDecision, Replay
-from protocol.scheduler import SchedulerRun, SchedulerSource
+from protocol.scheduler import CLOCK_SHIFT_S, SchedulerRun, SchedulerSource
 from protocol.workload.learner import Learner
 from protocol.workload.trace import Workload
 
@@ -171,7 +171,11 @@ def _words(plan: SessionPlan, block: int) -> tuple[int, ...]:
 
 def _asked_again(plan: SessionPlan, source: SchedulerSource, policy: Replay) -> str | None:
     """What a fresh scheduler answers otherwise to the same observations, or None."""
-    run_ = source.start(_words(plan, policy.seed))
+    source.clock_shift_s = CLOCK_SHIFT_S
+    try:
+        run_ = source.start(_words(plan, policy.seed))
+    finally:
+        source.clock_shift_s = 0.0
     try:
         return _difference(run_, policy.decisions)
     except SchedulerError as error:

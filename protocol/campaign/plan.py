@@ -23,6 +23,7 @@ class PlannerSource(Protocol):
     name: str
     kind: Literal["planner", "recorded"]
     deployable: bool
+    clock_shift_s: float
 
     def plan(
         self,

@@ -36,6 +36,8 @@ def validate(
 
     Exit code 0 nothing stands in the way (there may be warnings), 1 it would be refused, 2 it cannot be run.
     """
+    if log is not None:
+        log.parent.mkdir(parents=True, exist_ok=True)
     source = open_scheduler(scheduler, decision_timeout_s=timeout, log_path=log)
     try:
         findings = check_scheduler(source, decisions, n_islands=islands)

@@ -245,6 +245,7 @@ class FunctionSource:
     name: str = "toy-scheduler"
     kind: Literal["scheduler", "planner", "recorded"] = "scheduler"
     deployable: bool = True
+    clock_shift_s: float = 0.0
 
     def start(self, seed_words: tuple[int, ...], run_deadline_s: float = 300.0) -> FunctionRun:
         return FunctionRun(self.function, seed_words)
@@ -267,6 +268,7 @@ class PlanSource:
     name: str = "toy-planner"
     kind: Literal["planner", "recorded"] = "planner"
     deployable: bool = False
+    clock_shift_s: float = 0.0
 
     def plan(
         self, trace: RequestTrace, corridor: Corridor, budget: int, seed_words: tuple[int, ...],

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -279,5 +280,6 @@ def test_every_bad_option_is_one_line(inside: Protocol, arguments: tuple[str, ..
 
 
 def test_version_and_bare_command(protocol: Protocol) -> None:
-    assert protocol("--version").stdout.strip() == "0.1.0"
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert protocol("--version").stdout.strip() == project["version"]
     assert "certify" in protocol().stdout
