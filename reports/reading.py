@@ -23,7 +23,7 @@ REPLAYED = (
      "within 5 ms of arrival and every merge began and ended within 50 ms of plan"),
     ("Violations, sync-excess, gain, p", "replays.parquet, served.parquet in place of requests.parquet and of the"
      " violations in placements.parquet",
-     "as above, with arms policy, no-sync and uniform; only the tests of the load gain are on the simulated violations"),
+     "as above, with arms policy, no-sync and uniform; only tests of the load gain are on simulated violations"),
     ("Effect transfer", "served.parquet of the uniform draws: e2e_ns, exposure_ns, outcome",
      "by seed, p95 of requests with exposure_ns > 0 over p95 of the others, all draws together; t over seeds on the "
      "logarithm"),
