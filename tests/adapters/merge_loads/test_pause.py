@@ -109,7 +109,8 @@ def test_a_pause_that_is_interrupted_ends(how: str) -> None:
 
 
 HARNESS = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
 import numpy as np
 from adapters.merge_loads.runner import MergeLoad, running
 from protocol.merging.schedule import Schedule
