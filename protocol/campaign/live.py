@@ -74,15 +74,19 @@ def run(
     keep: Callable[[Evidence], None] = lambda block: None,
     progress: Callable[[int, str], None] = lambda done, what: None,
     settle: Callable[[float], None] = time.sleep,
+    decided: Callable[[Sequence[Evidence]], bool] = lambda blocks: False,
 ) -> list[Evidence]:
     """Every block of the plan; fewer when the server has stopped serving.
 
     finished : blocks of an interrupted session, from the first on.  keep : called with each block as it ends.
     progress : called with the number of finished replays and what comes next.
+    decided : asked after each block whether the blocks so far suffice.
     Raises SchedulerError when the scheduler crashes, hangs or answers nonsense.
     """
     blocks = list(finished)
     for number in range(len(blocks), plan.n_blocks):
+        if blocks and decided(blocks):
+            break
         block = _block(plan, sidecar, source, number, progress, settle)
         blocks.append(block)
         if not (block.served[-1].rows.outcome == SERVED).any():

@@ -148,7 +148,8 @@ class Settings(Part):
     """How the evidence is made and judged.
 
     draws : matched draws a seed; idle : replays without merges a seed on a real server; margin_pp : of the A/A
-    comparison where it is declared; root : where the root seed comes from, nonce : what a fresh one was derived with.
+    comparison where it is declared; until_decided : a live session ends with the block after which all claims pass;
+    root : where the root seed comes from, nonce : what a fresh one was derived with.
     """
 
     model_config = ConfigDict(allow_inf_nan=False)
@@ -165,6 +166,7 @@ class Settings(Part):
     control_draws: Count = 0
     probes: Count = 0
     sequential: bool = False
+    until_decided: bool = False
     idle: int = 1
     attempts: int = 1
     margin_pp: float | None = None
@@ -218,6 +220,7 @@ class Head(Part):
             draws=s.draws,
             idle=s.idle,
             sequential=s.sequential,
+            until_decided=s.until_decided,
             tokens_per_step=regime.tokens_per_step,
             root_seed=s.root_seed,
             alpha=s.alpha,

@@ -37,6 +37,7 @@ def sentence(head: Head, verdict: str, claims: Sequence[Claim]) -> str:
         *said[1:],
         f"Each is shown to be more than {head.settings.min_effect_pp:g} pp{_traces(head)}.",
         *([f"It is the best of {head.sweep.tried} variants on other traces."] if head.sweep is not None else []),
+        *(["The session was watched, and might have ended with any block."] if head.settings.until_decided else []),
         *(["Its process was not confined."] if head.settings.unconfined else []),
         *([f"Nothing is licensed for {_listed(lost)}."] if lost else []),
         *([f"This was judged at level {head.settings.alpha:g}, not at 0.05."] if head.settings.alpha > 0.05 else []),

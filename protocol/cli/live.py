@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from adapters.sidecars.simulated import SidecarModel
 from protocol.calibration.check import refuse_mismatch
 from protocol.campaign import live
 from protocol.campaign.plan import Setting
+from protocol.certificate.assess import assess
 from protocol.certificate.model import Head, RegimePart, versions
 from protocol.cli import options, real
 from protocol.cli.groups import Judging, Learning, Output, Server, Trust
@@ -62,6 +64,10 @@ class Session:
     settle_s: Annotated[float, typer.Option(min=0.0, max=600, help="seconds of quiet before each replay")] = 3.0
     warm_up_s: Annotated[float, typer.Option(min=0.0, max=600, help="seconds of requests that are not measured")] = 10.0
     rate_scale: Annotated[float, typer.Option(min=1e-3, max=1e3, help="times the regime's requests per second")] = 1.0
+    until_decided: Annotated[
+        bool,
+        typer.Option("--until-decided", help="end with the block after which every claim passes; --minutes at most"),
+    ] = False
     margin: Annotated[
         float | None, typer.Option(min=0.01, max=100, help="A/A drift in pp that is none (default: half --min-effect)")
     ] = None
@@ -163,20 +169,21 @@ class Asked:
             "server": {**real.described(server, engine, self.server.server_name), "slots": server.slots},
         })  # fmt: skip
         given = [] if s.calibration is None else [s.calibration]
-        return Request(head, self.folder, partial(self._collect, plan, server, setting), given, "finished blocks")
+        return Request(head, self.folder, partial(self._collect, plan, server, setting, head), given, "finished blocks")
 
     def _levels(self) -> dict[str, Any]:
         s, j = self.session, self.judging
         shape = {key: getattr(s, key) for key in ("segment_s", "settle_s", "warm_up_s", "rate_scale", "scrape_s")}
         return {
             "alpha": j.alpha, "min_effect_pp": j.min_effect, "bounded": j.bounded, "draws": 1,
-            **({"unconfined": True} if j.unconfined else {}), "margin_pp": s.margin,
+            **({"unconfined": True} if j.unconfined else {}),
+            **({"until_decided": True} if s.until_decided else {}), "margin_pp": s.margin,
             "idle": sum(arm == NO_SYNC for arm, _ in BALANCED),
             "live": {**shape, "decision_timeout_s": s.decision_timeout},
         }  # fmt: skip
 
     def _collect(
-        self, plan: live.SessionPlan, server: LiveServer, setting: Setting, kept: Partial, notes: Console
+        self, plan: live.SessionPlan, server: LiveServer, setting: Setting, head: Head, kept: Partial, notes: Console
     ) -> list[Evidence]:
         finished = [e for _, e in sorted(kept.finished().items())]
         if finished:
@@ -185,12 +192,17 @@ class Asked:
             trace = setting.worlds.other(0, 0).trace
             server.warm_up(trace.window(0, seconds_to_ns(self.session.warm_up_s)))
         source = self.source(self.folder / "scheduler.log")
+
+        def decided(blocks: Sequence[Evidence]) -> bool:
+            return self.session.until_decided and all(c.verdict == "PASS" for c in assess(head, blocks).claims)
+
         try:
             with progress_bar(notes, "live") as tell:
                 tell(total=plan.n_blocks * len(BALANCED))
                 return live.run(
-                    plan, server, source, finished, kept.keep, lambda done, what: tell(completed=done, description=what)
-                )
+                    plan, server, source, finished, kept.keep,
+                    lambda done, what: tell(completed=done, description=what), decided=decided,
+                )  # fmt: skip
         finally:
             source.close()
 

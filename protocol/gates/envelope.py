@@ -228,6 +228,7 @@ def measure(
         worst=worst if np.isfinite(worst).all() and len(worst) and not spec.on_server else None,
         best=bare.best(OPTIMUM) if not spec.on_server else None,
         bounded=bounded,
+        watched=spec.until_decided,
         min_draws=1 if spec.back_end == "live" else MIN_DRAWS,
     )
     sequential = None

@@ -207,7 +207,8 @@ def _completeness(evidence: Sequence[Evidence], spec: Spec) -> Check:
             total += len(r.rows)
             failed += int(np.sum(r.rows.outcome != SERVED))
     details = {"not_served": failed, "seeds": len(evidence), "asked_seeds": spec.n_seeds}
-    if len(evidence) < spec.n_seeds:
+    stopped = spec.until_decided and evidence[-1].served and (evidence[-1].served[-1].rows.outcome == SERVED).any()
+    if len(evidence) < spec.n_seeds and not stopped:
         last = evidence[-1].served[-1] if evidence[-1].served else None
         dead = last is not None and not (last.rows.outcome == SERVED).any()
         why = f"{last.what}: no request was served" if dead and last is not None else "the others were not run"

@@ -8,6 +8,7 @@ import numpy as np
 from scipy import stats
 
 from protocol.evidence.model import Evidence
+from protocol.evidence.order import BALANCED
 from protocol.gates.result import Check, GateResult, Status
 from protocol.gates.spec import Spec
 from protocol.gates.units import compared, judged
@@ -34,6 +35,9 @@ def load_match_gate(evidence: Sequence[Evidence], spec: Spec, slo: Slo, index: i
     if spec.on_server:
         made = judged(kept)
         checks += [_sent(made), _rate(made), _again(kept, spec, slo)]
+        checks += (
+            [_carryover(kept, spec, slo)] if spec.back_end == "live" and spec.idle == len(BALANCED) // 2 + 1 else []
+        )
     return GateResult("G2", title, tuple(checks))
 
 
@@ -149,3 +153,24 @@ def _again(evidence: Sequence[Evidence], spec: Spec, slo: Slo) -> Check:
         f"{interval[0]:.3f} to {interval[1]:.3f}, margin {margin:g} pp: TOST p = {p:.3g} ({how})"
     )
     return Check("A/A", status, reason, p, alpha, len(evidence), interval, details)
+
+
+def _carryover(evidence: Sequence[Evidence], spec: Spec, slo: Slo) -> Check:
+    """What a replay with merges leaves to the one after it: idle replays after one, against the block's first.
+
+    Its own drift within a block counts as well.  The balanced order meets both arms with it, so it is no bias unless
+    it is large enough to change what a merge costs; shown to exceed the margin, the session is no PASS (SPEC 7).
+    """
+    margin = spec.aa_margin_pp
+    idle = np.array([[e.judged[NO_SYNC, k].rows.violates(slo).sum() for k in range(spec.idle)] for e in evidence])
+    left = 100 * (idle[:, 1:].mean(axis=1) - idle[:, 0]) / np.array([e.n_requests for e in evidence])
+    if len(left) < 2:
+        return Check("carryover", "undecidable", f"{len(left)} blocks: no spread to measure it by", n=len(left))
+    mean, reach = float(left.mean()), float(stats.t.ppf(1 - spec.alpha / 2, len(left) - 1) * stats.sem(left))
+    interval = (mean - reach, mean + reach)
+    shown = interval[0] > margin or interval[1] < -margin
+    reason = (
+        f"after a replay with merges {mean:+.3f} pp of requests more miss the SLO than before, {interval[0]:.3f} to "
+        f"{interval[1]:.3f}, margin {margin:g} pp{': it carries over' if shown else ''}"
+    )
+    return Check("carryover", "failed" if shown else "passed", reason, mean, margin, len(left), interval)

@@ -22,7 +22,8 @@ class Spec:
     """Everything of a head that the gates of one regime need.
 
     kind : what was judged: `scheduler`, `planner` (sees the whole trace) or `recorded` (a log of what happened).
-    draws : matched draws a seed; `sequential` ones may be fewer.  idle : replays without merges a seed.
+    draws : matched draws a seed; `sequential` ones may be fewer.  until_decided : a live session was watched block by
+        block and may have ended before `n_seeds`.  idle : replays without merges a seed.
     margin_pp : of the A/A comparison, None where it follows from the minimum effect.
     calibration : what the head states of the calibration behind the sidecar, None without one.
     support, agreement : the loads that the calibration saw, and by limit its runs as they were counted.
@@ -56,6 +57,7 @@ class Spec:
     loss: tuple[int, float] | None = None
     confinement: Mapping[str, Any] | None = None
     unconfined: bool = False
+    until_decided: bool = False
 
     @property
     def on_server(self) -> bool:

@@ -13,6 +13,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from protocol.stats.result import TestOutcome
+
+WATCHED = "betting on the signs of blocks"
+
 #: Sizes of the bets that are mixed, per standard deviation of the blocks so far: about the effect, in such deviations,
 #: against which each grows fastest.
 _SIGN_BETS = np.array([0.5, 1.0])
@@ -39,6 +43,34 @@ class SignBets:
     def lower_bound(self) -> float | None:
         """1 - alpha limit of the gain, valid whenever one stops; -inf where every gain is possible."""
         return None if self.pvalue is None else _sign_bound(self.gains, self.alpha)
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """The same as one of the tests of a gain, at every minimum effect; holds whenever the session was stopped.
+
+    gains : float64, shape (B,), finite, in the order in which the blocks were run.
+    """
+
+    gains: NDArray[np.float64]
+    name: str = WATCHED
+
+    def pvalue(self, delta: float = 0.0) -> float:
+        """H0: the gain is at most `delta`; in (0, 1]."""
+        return sign_bets(self.gains, delta=delta).pvalue or 1.0
+
+    def outcome(self, delta: float = 0.0) -> TestOutcome:
+        # No block multiplies the capital by more than 2.
+        n = len(self.gains)
+        null = "given the past, the sign of each block's gain is a fair coin"
+        return TestOutcome(self.name, float(self.gains.mean()), self.pvalue(delta), n, 0.5**n, null, 0, True)
+
+    def lower(self, tail: float) -> float:
+        """Least gain that is not rejected at `tail` after any of the blocks."""
+        return _sign_bound(self.gains, tail)
+
+    def upper(self, tail: float) -> float:
+        return -_sign_bound(-self.gains, tail)
 
 
 def sign_bets(gains: ArrayLike, *, delta: float = 0.0, alpha: float = 0.05) -> SignBets:

@@ -14,6 +14,7 @@ from scipy import stats
 
 from protocol.stats import inversion as inv
 from protocol.stats import randomization as rz
+from protocol.stats.anytime import Watched
 from protocol.stats.betting import BettingBound, betting_bound
 from protocol.stats.result import RTOL, Interval, TestOutcome
 
@@ -23,6 +24,7 @@ MIN_DRAWS = 5
 MIN_EFFECT_PP = 0.5
 _HULL = "hull of the inverted stratified randomisation and the inverted paired sign flip"
 _FLIPPED = "inverted paired sign flip"
+_WATCHED = "hull of that and of betting on the signs of blocks"
 _EXCHANGED = "hull of the inverted exchange between traces and the inverted paired sign flip of the load gain"
 
 
@@ -47,7 +49,7 @@ class Gain:
 
     estimate: float
     by_seed: NDArray[np.float64]
-    tests: tuple[inv.Inversion, ...]
+    tests: tuple[inv.Inversion | Watched, ...]
     method: str
     t_interval: Interval | None
     alpha: float
@@ -142,6 +144,7 @@ def judge_gains(
     worst: ArrayLike | None = None,
     best: ArrayLike | None = None,
     bounded: bool = False,
+    watched: bool = False,
     n_resamples: int = 9999,
     min_seeds: int = MIN_SEEDS,
     min_draws: int = MIN_DRAWS,
@@ -155,6 +158,8 @@ def judge_gains(
     worst, best : float, shape (S,), costs of each seed's worst and best placement, for the bound that needs no shape.
         A draw worse than `worst` takes its place.
     bounded : whether that bound decides too.
+    watched : whether seeds, in the order given, were looked at one by one and ended when they sufficed: one more test,
+        which holds whenever one stops, so the largest p-value does.
 
     The claim's p-value is the largest of its tests' (intersection-union, Berger 1982, Technometrics 24): its error is
     at most the smallest of theirs.  With one draw a seed the stratified test is the sign flip, and only that is there.
@@ -170,7 +175,7 @@ def judge_gains(
     reason = _unfit(blocks, min_seeds, min_draws) or _unfit_exchange(cost, len(blocks))
     if reason:
         return _undecidable(blocks, len(draws), reason, delta, alpha)
-    chance, tests = _over_chance(blocks, rng, delta, alpha, n_resamples)
+    chance, tests = _over_chance(blocks, rng, delta, alpha, n_resamples, watched)
     load, more = (None, []) if cost is None else _by_load(cost, rng, delta, alpha, n_resamples)
     tests += more
     bound = None if worst is None else _betting(blocks, chance.by_seed, worst, best, delta, alpha)
@@ -188,13 +193,17 @@ def judge_gains(
 
 
 def _over_chance(
-    blocks: Sequence[NDArray[np.float64]], rng: np.random.Generator, delta: float, alpha: float, n_resamples: int
-) -> tuple[Gain, list[GateTest]]:
+    blocks: Sequence[NDArray[np.float64]], rng: np.random.Generator, delta: float, alpha: float, n_resamples: int,
+    watched: bool,
+) -> tuple[Gain, list[GateTest]]:  # fmt: skip
     by_seed = gains_by_seed(blocks)
     flip = inv.sign_flip(by_seed, rng, n_resamples, rz.tie_tolerance(blocks))
     paired = max(len(block) for block in blocks) == 2
-    tests = [flip] if paired else [inv.stratified(blocks, rng, n_resamples), flip]
-    gain = _gain(tests, by_seed, alpha, _FLIPPED if paired else _HULL, t_interval(by_seed, 1 - alpha))
+    tests: list[inv.Inversion | Watched] = [flip] if paired else [inv.stratified(blocks, rng, n_resamples), flip]
+    method = _FLIPPED if paired else _HULL
+    if watched:
+        tests, method = [*tests, Watched(by_seed)], f"{method}, {_WATCHED}"
+    gain = _gain(tests, by_seed, alpha, method, None if watched else t_interval(by_seed, 1 - alpha))
     return gain, [GateTest(test.outcome(delta), test.pvalue(0.0), "chance") for test in tests]
 
 
@@ -236,7 +245,11 @@ def unseen_share(n_seeds: int, alpha: float) -> float:
 
 
 def _gain(
-    tests: Sequence[inv.Inversion], by_seed: NDArray[np.float64], alpha: float, method: str, student: Interval | None
+    tests: Sequence[inv.Inversion | Watched],
+    by_seed: NDArray[np.float64],
+    alpha: float,
+    method: str,
+    student: Interval | None,
 ) -> Gain:
     return Gain(float(by_seed.mean()), by_seed, tuple(tests), method, student, alpha)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from protocol.stats import anytime
-from protocol.stats.anytime import sign_bets
+from protocol.stats.anytime import Watched, sign_bets
 from protocol.stats.randomization import sign_flip
 
 FAMILIES = {
@@ -83,3 +83,14 @@ def test_nothing_to_bet_on() -> None:
     assert sign_bets([1.0, 2.0]).lower_bound == -math.inf
     broken = sign_bets([1.0, math.nan, 1.0])
     assert broken.pvalue is None and broken.decided_at is None and "block 2" in (broken.reason or "")
+
+
+@given(st.lists(st.floats(-50, 50), min_size=1, max_size=12), st.floats(-10, 10))
+@settings(max_examples=60, deadline=None)
+def test_as_a_test_of_a_gain_it_agrees_with_its_own_limits(gains: list[float], delta: float) -> None:
+    watched = Watched(np.array(gains))
+    outcome = watched.outcome(delta)
+    assert outcome.pvalue == watched.pvalue(delta) == sign_bets(gains, delta=delta).pvalue
+    assert outcome.floor is not None and outcome.pvalue is not None and outcome.floor <= outcome.pvalue
+    mirrored = Watched(-np.array(gains))
+    assert watched.upper(0.1) == -mirrored.lower(0.1) and watched.lower(0.1) <= watched.upper(0.1)
