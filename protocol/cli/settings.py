@@ -68,10 +68,7 @@ def describe_contender(contender: Contender, settings: Sequence[Setting] = ()) -
     try:
         found: dict[str, Any] = {"name": contender.name, "kind": contender.kind, **contender.describe()}
         if isinstance(contender, RecordedSource) and settings:
-            found["read_as"] = {
-                s.name: contender.report(s.corridor.merge_ns / NS_PER_S, s.corridor.horizon_ns / NS_PER_S)
-                for s in settings
-            }
+            found["read_as"] = {s.name: contender.report(s.corridor) for s in settings}
         return found
     finally:
         contender.close()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from protocol.evidence.model import Evidence
 from protocol.gates.execution import decisions_in_time, realised_merges, replays_as_planned
 from protocol.gates.peers import budget_check, corridor_check
-from protocol.gates.result import Check, GateResult
+from protocol.gates.result import Check, GateResult, Status
 from protocol.gates.spec import Spec
 from protocol.merging.corridor import Corridor
 from protocol.replay.measurements import FAILED, REFUSED, SERVED
@@ -36,7 +36,7 @@ def integrity_gate(evidence: Sequence[Evidence], spec: Spec) -> GateResult:
     elif live:
         checks = [_live_corridor(evidence, spec.corridor)]
     else:
-        checks = [_corridor(evidence, spec), _budget(evidence, spec.corridor)]
+        checks = [_corridor(evidence, spec), _budget(evidence, spec)]
     if spec.on_server:
         checks += [replays_as_planned(evidence, spec), realised_merges(evidence, spec)]
     if live:
@@ -54,7 +54,9 @@ def _corridor(evidence: Sequence[Evidence], spec: Spec) -> Check:
         return Check("corridor", "undecidable", reason, n=len(evidence))
     for e in evidence:
         if e.corridor_violation:
-            return Check("corridor", "failed", f"seed {e.seed}: {e.corridor_violation}", n=len(evidence))
+            # What happened happened: a log that this corridor cannot match is not judged, it did not defy anything.
+            status: Status = "undecidable" if recorded else "failed"
+            return Check("corridor", status, f"seed {e.seed}: {e.corridor_violation}", n=len(evidence))
         for gaps in e.placed[POLICY].rows():
             stored = spec.corridor.violation(spec.corridor.start_ns(gaps))
             if stored:
@@ -114,8 +116,8 @@ def _outside(merges_ns: NDArray[np.int64], corridor: Corridor) -> str | None:
     return None
 
 
-def _budget(evidence: Sequence[Evidence], corridor: Corridor) -> Check:
-    realised = []
+def _budget(evidence: Sequence[Evidence], spec: Spec) -> Check:
+    realised, corridor = [], spec.corridor
     for e in evidence:
         budget = int(e.placed[POLICY].lengths[0])
         realised.append(budget)
@@ -124,7 +126,8 @@ def _budget(evidence: Sequence[Evidence], corridor: Corridor) -> Check:
             return Check("budget", "undecidable", reason)
         controls = e.placed.get(UNIFORM)
         if controls is None or not len(controls):
-            return Check("budget", "failed", f"seed {e.seed}: no matched draws")
+            status: Status = "undecidable" if spec.kind == "recorded" and e.corridor_violation else "failed"
+            return Check("budget", status, f"seed {e.seed}: no matched draws")
         for draw, gaps in enumerate(controls.rows()):
             starts = corridor.start_ns(gaps)
             inside = int(np.sum((starts >= 0) & (starts + corridor.merge_ns <= corridor.horizon_ns)))

@@ -127,7 +127,7 @@ class Judge:
         """Close what the campaign holds open; nothing that any scheduler started may be left."""
         for source in self._opened:
             source.close()
-        campaign._contender.cache_clear()
+        campaign.close_contenders()
         assert not set(sandbox.children()) - self._before
 
     @staticmethod
@@ -163,7 +163,7 @@ def command(out: Path, *arguments: object) -> Judged:
             code = int(exit_.code or 0)
     for source in opened:
         source.close()
-    campaign._contender.cache_clear()
+    campaign.close_contenders()
     assert "Traceback" not in printed.getvalue() + errors.getvalue()
     log, made = out / "scheduler.log", out / "certificate.json"
     text = log.read_text(errors="replace") if log.exists() else ""

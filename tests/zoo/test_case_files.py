@@ -107,10 +107,15 @@ def test_the_clock_fails_determinism(certify: Command, case: object, tmp_path: P
 # --- merge logs -----------------------------------------------------------------------------------------------------
 
 
-def test_a_log_off_the_grid_says_which_merge(certify: Command, case: object, tmp_path: Path) -> None:
+def test_a_log_off_the_grid_is_moved_to_it(
+    certify: Command, case: object, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Ours fits the corridor then; the shared one waits for longer than H_max, which no control can match."""
     judged = certify(case("coordinator"), tmp_path / "out", *QUICK)  # type: ignore[operator]
-    assert judged.code == 1 and judged.check("corridor")["status"] == "failed"
-    assert "merge 1: found a start at" in judged.reason and "expected a multiple of 8 steps" in judged.reason
+    own = "[own]" in request.node.name
+    assert judged.code == 3 and judged.check("corridor")["status"] == ("passed" if own else "undecidable")
+    assert own or "merge 1 starts 816 inner steps after time 0; H_max is 512" in judged.reason
+    assert "starts were moved to the decision grid, by 0." in judged.errors
     contender = judged.certificate["contender"]
     assert (contender["kind"], contender["deployable"], contender["merges_logged"]) == ("recorded", False, 4)
 

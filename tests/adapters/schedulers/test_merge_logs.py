@@ -11,8 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.schedulers import RecordedSource, open_scheduler, read_merge_log
+from adapters.schedulers.merge_logs import snapped
 from protocol.errors import BadInput, SchedulerError
-from protocol.workload.trace import NS_PER_S
+from protocol.merging.corridor import Corridor
+from protocol.merging.schedule import Schedule
+from protocol.workload.trace import NS_PER_S, RequestTrace
+
+TRACE = RequestTrace(np.array([0]), np.array([1]), np.array([1]))
 
 
 def jsonl(path: Path, *records: dict[str, object]) -> Path:
@@ -151,9 +156,63 @@ def test_torchft_commits_count_once_a_step(tmp_path: Path) -> None:
     ]
     log.write_text("\n".join(events))
     recorded = read_merge_log(log, 4.0)
-    assert recorded.format == "torchft" and recorded.merges_logged == 2
-    assert recorded.schedule.windows_ns(0)[1].tolist() == [500_000_000, 29_250_000_000]
-    assert any(line.startswith("1 commit events had commit_result false") for line in recorded.report)
+    assert (recorded.format, recorded.merges_logged, recorded.failed) == ("torchft", 3, 1)
+    # Ends at 1.5, 20 and 30.25 s; the log begins the median interval of 14.375 s before the first of them.
+    assert recorded.schedule.windows_ns(0)[1].tolist() == [14_375_000_000, 32_875_000_000, 43_125_000_000]
+    assert "1 of 3 merges were not committed: busy, without progress" in recorded.report
+
+
+def test_a_step_that_is_tried_again_is_another_merge(tmp_path: Path) -> None:
+    log = tmp_path / "a.jsonl"
+    log.write_text("\n".join(commit(s, 4, r, s > 20) for s in (10, 20, 40) for r in "ab"))
+    recorded = read_merge_log(log, 2.0)
+    assert (recorded.merges_logged, recorded.failed, len(recorded.schedule)) == (3, 2, 3)
+
+
+def test_commits_of_fragments_are_not_merges_that_never_end(tmp_path: Path) -> None:
+    log = tmp_path / "a.jsonl"
+    log.write_text("\n".join(commit(5 * k, k, "a") for k in range(1, 11)))
+    with pytest.raises(BadInput, match="10 torchft merges that leave 0 % of 50 s between them, as commits of single"):
+        read_merge_log(log, 5.0)
+    assert len(read_merge_log(log, 4.0).schedule) == 10
+
+
+def test_weight_updates_are_stamped_at_their_ends(tmp_path: Path) -> None:
+    key = "watcher/last_update_weights_time"
+    log = jsonl(
+        tmp_path / "a.jsonl",
+        {"_timestamp": 1_760_000_060, key: 2.5},
+        {"_timestamp": 1_760_000_020, key: 2},
+        {"loss": 1},
+    )
+    recorded = read_merge_log(log, 8.0)
+    assert (recorded.format, recorded.schedule.start_s.tolist()) == ("watcher", [38.0, 77.5])
+    assert (recorded.schedule.busy_ns[:, 0] / NS_PER_S).tolist() == [2.0, 2.5]
+
+
+CORRIDOR = Corridor(
+    h_min=10, h_max=40, decision_steps=5, step_ns=NS_PER_S // 10, merge_ns=2 * NS_PER_S, horizon_ns=60 * NS_PER_S
+)
+
+
+@given(st.lists(st.floats(0.3, 6.0), min_size=1, max_size=8))
+def test_stamps_of_a_wall_clock_are_moved_to_the_grid(waits: list[float]) -> None:
+    """Decisions every 0.5 s, beginning anew where a merge ended: no start moves by more than a quarter of a second."""
+    starts = np.cumsum([round(1e9 * (w + 2.0)) for w in waits]) - 2 * NS_PER_S
+    moved, most = snapped(Schedule.all_islands(starts, CORRIDOR.merge_ns), CORRIDOR)
+    assert CORRIDOR.gaps(moved.start_ns).min() >= 0
+    assert most == np.abs(moved.start_ns - starts).max() <= CORRIDOR.grid_ns // 2
+    again, none = snapped(moved, CORRIDOR)
+    assert none == 0 and again.start_ns.tolist() == moved.start_ns.tolist()
+
+
+def test_a_log_says_how_far_it_was_moved(tmp_path: Path) -> None:
+    log = tmp_path / "a.csv"
+    log.write_text("start_s,end_s\n1.1,3.1\n5.3,7.3\n")
+    source = open_scheduler(str(log))
+    assert isinstance(source, RecordedSource)
+    assert source.report(CORRIDOR) == ["starts were moved to the decision grid, by 0.200 s at most"]
+    assert source.plan(TRACE, CORRIDOR, 0, ()).start_s.tolist() == [1.0, 5.5]
 
 
 @pytest.mark.parametrize(
@@ -170,6 +229,9 @@ def test_torchft_commits_count_once_a_step(tmp_path: Path) -> None:
         ("a.jsonl", '{"event":"coordinator_start","ts_ms":9000}\n{"event":"merged","ts_ms":1}\n', "8.999 s before"),
         ("a.jsonl", '{"event":"coordinator_start","ts_ms":1}\n' * 2, "line 2: found a second coordinator_start"),
         ("a.csv", "time\n1\n", "header: found time; expected a column start_s"),
+        ("a.csv", "start_s,stop_s\n1,2\n", "header: found start_s, stop_s; expected a column start_s"),
+        ("a.csv", "start_s,end_s\n1,1\n", "line 2, end_s: found 1; expected more than start_s, 1"),
+        ("a.jsonl", '{"watcher/last_update_weights_time": 3}\n', "line 1: found no _timestamp"),
         ("a.csv", "start_s\n1\nx\n", "line 3, start_s: found 'x'"),
         ("a.csv", "start_s\n-1\n", "line 2, start_s: found -1.0; expected at least 0"),
         ("a.csv", "start_s,duration_s\n1,0\n", "line 2, duration_s: found 0"),
@@ -209,3 +271,26 @@ def test_shared_cases(shared_cases: Path, name: str, starts: list[float], busy_s
     assert recorded.schedule.start_s.tolist() == starts
     assert recorded.schedule.busy_ns.sum() / NS_PER_S == busy_s
     assert recorded.span_s == span_s
+
+
+@pytest.mark.parametrize(
+    ("name", "merges", "busy_s"),
+    [
+        ("merge_log_torchft_failed_commits.jsonl", 18, [8.0] * 18),
+        ("merge_log_end_stamped.jsonl", 5, [3.3, 3.4, 3.5, 3.6, 3.7]),
+        ("merge_log_end_column.csv", 3, [50.0, 30.0]),
+        ("merge_log_off_grid.csv", 17, [12.0] * 17),
+        ("merge_log_growing_durations.csv", 6, [5.0, 150.0, 180.0, 400.0, 900.0, 1500.0]),
+    ],
+)
+def test_shared_cases_of_the_second_round(shared_cases: Path, name: str, merges: int, busy_s: list[float]) -> None:
+    recorded = read_merge_log(shared_cases / "round2" / name, 8.0)
+    assert recorded.merges_logged == merges
+    assert (recorded.schedule.busy_ns[:, 0] / NS_PER_S).tolist() == pytest.approx(busy_s)
+    if "failed" in name:
+        assert recorded.failed == 6 and recorded.schedule.start_ns[0] > 0
+
+
+def test_a_streaming_log_is_refused(shared_cases: Path) -> None:
+    with pytest.raises(BadInput, match="72 torchft merges .* single fragments"):
+        read_merge_log(shared_cases / "round2" / "merge_log_torchft_4_fragments.jsonl", 8.0)
