@@ -24,5 +24,7 @@ def load(group: str, name: str) -> object:
     """The plugin called `name`.  Raises BadInput that suggests near names."""
     known = names(group)
     if name not in known:
-        raise BadInput(group.removeprefix("protocol."), repr(name), f"one of {', '.join(known)}{near(name, known, 3)}")
+        # Entry points are read when a package is installed, not when its pyproject.toml changes.
+        expected = f"one of {', '.join(known)}{near(name, known, 3)} (a new entry point needs `pip install -e .` again)"
+        raise BadInput(group.removeprefix("protocol."), repr(name), expected)
     return known[name].load()

@@ -1,4 +1,4 @@
-"""Compiled iteration-level continuous batching with chunked prefill, in virtual time (SPEC 4.2).
+"""Compiled iteration-level continuous batching with chunked prefill, in virtual time.
 
 One island is one server.  An iteration with n decoding sequences and k prefill tokens lasts a + b n + c k,
 times a slowdown while a merge is active at the iteration's start.  While nothing is being prefilled and

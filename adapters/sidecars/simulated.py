@@ -36,7 +36,7 @@ _FOLDER = Path(__file__).parent
 
 
 class SidecarModel(Model):
-    """Parameters of a simulated server (SPEC 4.2).
+    """Parameters of a simulated server.
 
     An iteration with n decoding sequences and k prefill tokens lasts a_s + b_s n + c_s k seconds; while a
     merge is active at its start, times prefill_slowdown when k > 0 and decode_slowdown when k = 0.

@@ -131,6 +131,7 @@ def refuse_mismatch(stated: Mapping[str, Any], *, merge_s: float, server: str | 
     """
     where = f"calibration of {stated['server']}"
     if abs(stated["merge_s"] - merge_s) > 1e-9:
-        raise BadInput(where, f"merges of {stated['merge_s']:g} s", f"{merge_s:g} s, as the regime's")
+        expected = f"{merge_s:g} s, as the regime's; calibrate with it, or change a parameter under [sidecar]"
+        raise BadInput(where, f"merges of {stated['merge_s']:g} s", f"{expected}, which makes the model uncalibrated")
     if server is not None and stated["server"] != server:
         raise BadInput(where, stated["server"], f"{server}, which is what answers now: calibrate again")

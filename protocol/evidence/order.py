@@ -6,7 +6,7 @@ from protocol import seeds
 from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM
 
 #: The order of a live block: each arm with merges follows one without, so that what a merge leaves behind is the same
-#: for both (SPEC 7, "Tier 4, balanced").
+#: for both (docs/live.md).
 BALANCED = ((NO_SYNC, 0), (POLICY, 0), (NO_SYNC, 1), (UNIFORM, 0), (NO_SYNC, 2))
 #: The order of version 1, in which the control inherits what the policy's replay left behind.
 UNBALANCED = ((NO_SYNC, 0), (POLICY, 0), (UNIFORM, 0), (NO_SYNC, 1))

@@ -1,4 +1,4 @@
-"""Whether a calibrated simulator speaks for what is claimed: the loads that it saw, each SLO by itself (SPEC 6, G1).
+"""Whether a calibrated simulator speaks for what is claimed: the loads that it saw, each SLO by itself.
 
 A ratio of percentiles licenses no violation rate: a ratio cancels the level, and a violation rate is all level.
 """

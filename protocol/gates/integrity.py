@@ -23,7 +23,7 @@ TOLERANCE_NS = 2 * MERGE_WITHIN_NS
 
 
 def integrity_gate(evidence: Sequence[Evidence], spec: Spec) -> GateResult:
-    """Corridor, realised budget, causality, determinism, completeness and distinct traces (SPEC 6, G0)."""
+    """Corridor, realised budget, causality, determinism, completeness and distinct traces."""
     if not evidence:
         return GateResult("G0", "integrity", (Check("completeness", "undecidable", "no seed was run", n=0),))
     live = spec.back_end == "live"

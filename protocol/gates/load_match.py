@@ -23,7 +23,7 @@ RATE_MARGIN = 0.01
 
 
 def load_match_gate(evidence: Sequence[Evidence], spec: Spec, slo: Slo, index: int) -> GateResult:
-    """Identical requests in all arms and, on a real server, a client in time and two idle replays alike (SPEC 6, G2).
+    """Identical requests in all arms and, on a real server, a client in time and two idle replays alike.
 
     index : which of the regime's SLOs `slo` is.
     """
@@ -159,7 +159,7 @@ def _carryover(evidence: Sequence[Evidence], spec: Spec, slo: Slo) -> Check:
     """What a replay with merges leaves to the one after it: idle replays after one, against the block's first.
 
     Its own drift within a block counts as well.  The balanced order meets both arms with it, so it is no bias unless
-    it is large enough to change what a merge costs; shown to exceed the margin, the session is no PASS (SPEC 7).
+    it is large enough to change what a merge costs; shown to exceed the margin, the session is no PASS.
     """
     margin = spec.aa_margin_pp
     idle = np.array([[e.judged[NO_SYNC, k].rows.violates(slo).sum() for k in range(spec.idle)] for e in evidence])

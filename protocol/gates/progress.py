@@ -20,7 +20,7 @@ TITLE = "training progress"
 
 
 def progress_gate(evidence: Sequence[Evidence], spec: Spec) -> GateResult:
-    """Inner steps, tokens and merges equal the control's; steps between merges inside the corridor (SPEC 6, G4).
+    """Inner steps, tokens and merges equal the control's; steps between merges inside the corridor.
 
     Where models were trained under the schedules, also their validation loss.
     """

@@ -52,7 +52,7 @@ class Sides:
 
 
 def transfer_gate(evidence: Sequence[Evidence], spec: Spec, slo: Slo | None = None) -> GateResult:
-    """Ratio of p95 E2E among exposed over unexposed requests under random merges, the run being the unit (SPEC 6, G1).
+    """Ratio of p95 E2E among exposed over unexposed requests under random merges, the run being the unit.
 
     Where a real server served the draws, the effect is taken from them; with too few of them, and in simulation, from
     the calibration behind the sidecar.  A calibrated simulator must agree: on the ratio, or for a claim on its `slo`,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -121,11 +124,19 @@ def test_calibrated_defers_in_a_burst_and_merges_after_it(observe: Observe) -> N
         assert scheduler.decide(observe(per_s=burst + [4.0] * 32, tokens=500_000, in_flight=3))
 
 
+def test_what_pyproject_names_is_installed() -> None:
+    """Entry points are read when the project is installed: after a change, `pip install -e .` again."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    for group, points in project["entry-points"].items():
+        installed = {p.name: p.value for p in entry_points(group=group)}
+        assert points.items() <= installed.items(), f"{group}: install again"
+
+
 @pytest.mark.parametrize(
     "name", [p.name for p in entry_points(group="protocol.schedulers") if p.value.startswith("baselines.")]
 )
 def test_every_registered_baseline_is_a_scheduler_or_a_planner(name: str) -> None:
     kind = registry.load("protocol.schedulers", name)
     assert isinstance(kind, type)
-    assert kind.__doc__ or kind.__module__
+    assert len(sys.modules[kind.__module__].__doc__ or "") > 80, "its module says what it does and where it comes from"
     assert isinstance(kind, Scheduler) != isinstance(kind, Planner)  # has exactly one of the two methods

@@ -46,7 +46,7 @@ def test_order_is_random_within_a_seed_and_the_same_again() -> None:
 
 
 def test_a_live_block_has_its_own_order_by_the_replays_without_merges() -> None:
-    """Each arm with merges after one without (SPEC 7); the order of version 1 is known by its two."""
+    """Each arm with merges after one without; the order of version 1 is known by its two."""
     assert [arm for arm, _ in BALANCED] == [NO_SYNC, POLICY, NO_SYNC, UNIFORM, NO_SYNC]
     found = session()
     assert order_of(server_spec("live", found), 3) == list(BALANCED)

@@ -74,7 +74,7 @@ def test_no_small_or_noisy_effects_fail(ratios: list[float]) -> None:
 
 
 def test_the_published_simulator_fails_the_agreement() -> None:
-    """1.07 against a real 1.71 (SPEC 6)."""
+    """1.07 against a real 1.71."""
     effect, agreement = judged(calibration(REAL, [1.07, 1.06, 1.08, 1.07, 1.075]))
     assert effect.status == "passed" and agreement.status == "failed"
     assert gated(calibration(REAL, [1.07, 1.06, 1.08, 1.07, 1.075])).status == "failed"

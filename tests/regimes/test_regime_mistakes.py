@@ -220,7 +220,7 @@ def test_absurd_regimes_are_refused_with_the_number(old: str, new: str, message:
 
 
 def test_long_horizons_are_fine_where_merges_are_rare() -> None:
-    """SPEC 11: cycles of 38 minutes, for a week."""
+    """Cycles of 38 minutes, for a week."""
     rare = STEADY.replace("horizon_s = 600.0", "horizon_s = 604800").replace(
         "h_min = 128\nh_max = 512\ndecision_steps = 8", "h_min = 20000\nh_max = 40000\ndecision_steps = 8\nmerge_s = 90"
     )

@@ -12,8 +12,11 @@ from typing import get_args
 import pytest
 from pydantic import BaseModel
 from sample_certificate import build
+from server_runs import judged, session, sound
+from strategies import FunctionSource, head_for, quiet, ran, setting
 
 from protocol.certificate import model
+from protocol.certificate.assess import assess
 from protocol.certificate.model import Certificate
 from protocol.gates.result import Status
 from reports import tables
@@ -65,12 +68,19 @@ def test_fields_of_a_certificate() -> None:
 
 
 def test_gates_and_checks() -> None:
-    """Those that the gates' own code names, and those of kept certificates."""
+    """Those that the gates' own code names, those of each tier's evidence, and those of kept certificates."""
     terms: set[str] = set()
     for path in (ROOT / "protocol" / "gates").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Check", "GateResult"):
                 terms |= {a.value for a in node.args[:2] if isinstance(a, ast.Constant) and isinstance(a.value, str)}
+    made = [
+        judged("real", list(sound()))[0],
+        judged("live", list(session()))[0],
+        assess(head_for(FunctionSource(quiet), [setting(n_seeds=10)]), list(ran())),
+    ]
+    for claim in (claim for certificate in made for claim in certificate.claims):
+        terms |= {c.name.partition(" (")[0] for gate in claim.gates for c in gate.checks}
     for path in (ROOT / "docs" / "results").rglob("certificate.json"):
         for claim in json.loads(path.read_text("utf-8"))["claims"]:
             for gate in claim["gates"]:

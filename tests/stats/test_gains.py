@@ -50,7 +50,7 @@ def test_what_it_reports() -> None:
 
 
 def test_unseen_share_is_the_stated_one() -> None:
-    """SPEC 6: 14 % at 20 seeds, 31 % at 8."""
+    """14 % at 20 seeds, 31 % at 8."""
     assert round(100 * unseen_share(20, 0.05)) == 14 and round(100 * unseen_share(8, 0.05)) == 31
     assert (1 - unseen_share(9, 0.01)) ** 9 == pytest.approx(0.01)
 

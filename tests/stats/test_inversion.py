@@ -132,7 +132,7 @@ def test_sampled_tests_come_near_the_enumerated_ones(monkeypatch: pytest.MonkeyP
 
 
 def test_the_exchange_is_a_count_over_permutations() -> None:
-    """A direct enumeration with delta on the diagonal, as SPEC 6 states it."""
+    """A direct enumeration with delta on the diagonal."""
     cost = rng(8).normal(size=(5, 5))
     for delta in (0.0, 0.7):
         found = inv.exchange(cost, rng(), 0)
