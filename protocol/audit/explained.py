@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from protocol.audit.imported import Comparison, Finding, Run
-from protocol.audit.pairs import budget, pair, transfer_check
+from protocol.audit.pairs import COUNT, RATE, TIME, budget, by_denominator, pair, transfer_check
 
 #: Fewest runs over which a correlation or a line is given.
 FEWEST_RUNS = 10
@@ -36,6 +36,30 @@ def by_windows(comparison: Comparison) -> tuple[Finding, ...]:
     return (Finding("windows and violations", f"r = {r:.3f}", f"{text}."), *_shares(comparison, known))
 
 
+def by_denominators(comparison: Comparison) -> tuple[Finding, ...]:
+    """Each difference at equal budget by every denominator of a closed loop; empty where loads were equal."""
+    if transfer_check([run.transfer for run in comparison.runs]).status == "failed":
+        return ()
+    told = []
+    for claim in comparison.claims:
+        basis = pair(comparison, claim.policy, claim.versus)["basis"] if claim.kind == "better" else RATE
+        limits = by_denominator(comparison, claim.policy, claim.versus) if basis == TIME else {}
+        if {RATE, COUNT, TIME} <= limits.keys():
+            three = [
+                f"{one['mean']:+.2f} [{one['low']:+.2f}, {one['high']:+.2f}]"
+                for one in (limits[how] for how in (RATE, COUNT, TIME))
+            ]
+            told.append(f"{claim.versus} {', '.join(three)}")
+    if not told:
+        return ()
+    text = (
+        f"In pp, as plain rates, as late requests over the policy's number of requests, and as {TIME}: "
+        f"{'; '.join(told)}.  Plain rates count it in favour of the arm with fewer windows that a loop which waits asks "
+        "a slow server less often."
+    )
+    return (Finding("equal budget by denominator", f"{len(told)} pairs", text),)
+
+
 def _idle(comparison: Comparison, r: float, n: int) -> Finding:
     """Merges that cost nothing cannot be placed better or worse."""
     check = transfer_check([run.transfer for run in comparison.runs])
@@ -52,24 +76,46 @@ def _idle(comparison: Comparison, r: float, n: int) -> Finding:
 def _shares(comparison: Comparison, known: list[tuple[Run, float, float]]) -> tuple[Finding, ...]:
     found = []
     for policy in dict.fromkeys(claim.policy for claim in comparison.claims if claim.kind == "better"):
-        others = [(w, p) for run, w, p in known if run.arm != policy]
-        mine = [w for run, w, _ in known if run.arm == policy]
-        if len(others) < FEWEST_RUNS or not mine:
+        rates = _explained(comparison, policy, [(run, w, p) for run, w, p in known])
+        if rates is None:
             continue
-        slope, intercept = np.polyfit([w for w, _ in others], [p for _, p in others], 1)
-        shares: dict[str, float] = {}
-        for claim in comparison.claims:
-            gap: dict[str, Any] = pair(comparison, policy, claim.versus)
-            excess, mean = gap["budget_excess"]["estimate"], gap["raw_pp"]["mean"]
-            if claim.kind == "better" and claim.policy == policy and mean and mean < 0 and excess is not None:
-                shares[claim.versus] = 100 * -slope * excess / mean
-        if not shares:
-            continue
+        line, shares = rates
         told = ", ".join(f"{share:.0f} % of the gap to {arm}" for arm, share in shares.items())
-        low, high = min(shares.values()), max(shares.values())
         text = (
-            f"A line through the other arms' runs ({slope:.2f} pp a window, {intercept:+.2f} pp at none) predicts from "
+            f"A line through the other arms' runs ({line[0]:.2f} pp a window, {line[1]:+.2f} pp at none) predicts from "
             f"the two counts alone {told}.  What is left for placement is the rest."
         )
-        found.append(Finding(f"gaps of {policy} explained by counts", f"{low:.0f} to {high:.0f} %", text))
+        every = list(shares.values())
+        if all(run.requests is not None for run, _, _ in known):
+            # A slower loop is asked less: the numbers of late requests carry no denominator.
+            counts = _explained(comparison, policy, [(run, w, p * float(run.requests or 0)) for run, w, p in known])
+            if counts is not None:
+                also = list(counts[1].values())
+                text += f"  Of the numbers of late requests, in place of their rates, {_hull(also)} %."
+                every += also
+        found.append(Finding(f"gaps of {policy} explained by counts", f"{_hull(every)} %", text))
     return tuple(found)
+
+
+def _explained(
+    comparison: Comparison, policy: str, known: list[tuple[Run, float, float]]
+) -> tuple[tuple[float, float], dict[str, float]] | None:
+    """Slope and intercept of a line through the runs of the other arms, and the share in percent of the policy's gap
+    to each arm that it claims to beat which the line predicts.  known : runs, their windows, and what is explained."""
+    others = [(w, y) for run, w, y in known if run.arm != policy]
+    arms = {arm: [(w, y) for run, w, y in known if run.arm == arm] for arm in {run.arm for run, _, _ in known}}
+    if len(others) < FEWEST_RUNS or policy not in arms:
+        return None
+    slope, intercept = np.polyfit([w for w, _ in others], [y for _, y in others], 1)
+    middle = {arm: np.mean(values, axis=0) for arm, values in arms.items()}
+    shares: dict[str, float] = {}
+    for claim in comparison.claims:
+        if claim.kind == "better" and claim.policy == policy and claim.versus in middle:
+            windows, gap = middle[claim.versus] - middle[policy]
+            if gap > 0:
+                shares[claim.versus] = 100 * float(slope * windows / gap)
+    return ((float(slope), float(intercept)), shares) if shares else None
+
+
+def _hull(values: list[float]) -> str:
+    return f"{min(values):.0f} to {max(values):.0f}"

@@ -339,6 +339,13 @@ def _adjusted(unit: _Unit, ours: int, theirs: int, basis: str) -> float:
     return mine - min(other * scale, 100.0)
 
 
+def by_denominator(comparison: Comparison, policy: str, versus: str) -> dict[str, dict[str, Any]]:
+    """The difference at equal budget and at the estimated windows by every denominator that the files allow."""
+    units = _units(comparison, policy, versus)
+    found = {how: t_interval([_adjusted(unit, 0, 0, how) for unit in units]) for how in (RATE, COUNT, TIME)}
+    return {how: limits for how, limits in found.items() if limits["low"] is not None}
+
+
 _MEASURES: tuple[Callable[[_Unit, int, int, str], float], ...] = (_adjusted, _per_window)
 
 
