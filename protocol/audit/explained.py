@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -12,6 +11,11 @@ from protocol.audit.pairs import COUNT, RATE, TIME, budget, by_denominator, pair
 
 #: Fewest runs over which a correlation or a line is given.
 FEWEST_RUNS = 10
+
+
+def beside_claims(comparison: Comparison) -> tuple[Finding, ...]:
+    """What the counts of windows, and the denominators, say of a comparison beside its claims."""
+    return (*by_windows(comparison), *by_denominators(comparison))
 
 
 def by_windows(comparison: Comparison) -> tuple[Finding, ...]:
@@ -54,8 +58,8 @@ def by_denominators(comparison: Comparison) -> tuple[Finding, ...]:
         return ()
     text = (
         f"In pp, as plain rates, as late requests over the policy's number of requests, and as {TIME}: "
-        f"{'; '.join(told)}.  Plain rates count it in favour of the arm with fewer windows that a loop which waits asks "
-        "a slow server less often."
+        f"{'; '.join(told)}.  Plain rates count it in favour of the arm with fewer windows that a loop which waits "
+        "asks a slow server less often."
     )
     return (Finding("equal budget by denominator", f"{len(told)} pairs", text),)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from protocol.audit.explained import by_denominators, by_windows
+from protocol.audit.explained import beside_claims
 from protocol.audit.imported import Aggregate, Claim, Comparison, Run
 from protocol.audit.pairs import (
     ALPHA,
@@ -315,7 +315,7 @@ def audit(comparison: Comparison) -> dict[str, Any]:
         "notes": list(comparison.notes),
         "printed": [list(row) for row in comparison.printed],
         "table": comparison.table,
-        "findings": [dict(vars(f)) for f in (*by_windows(comparison), *by_denominators(comparison), *comparison.findings)],
+        "findings": [dict(vars(f)) for f in (*beside_claims(comparison), *comparison.findings)],
         "corridor_s": list(comparison.corridor_s),
         "random_arm": comparison.random_arm,
     })  # fmt: skip
