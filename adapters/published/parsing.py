@@ -111,7 +111,7 @@ def sequence(where: str, value: object) -> Sequence[Any]:
 def field(where: str, row: Mapping[str, Any], name: str) -> Any:
     if name not in row:
         beside = ", ".join(key if key.isprintable() else repr(key) for key in sorted(map(str, row))[:6])
-        raise BadInput(where, f"no field {name!r}", f"{name!r} beside {beside}")
+        raise BadInput(where, f"no field {name!r}", f"{name!r} beside {beside}" if beside else f"{name!r}")
     return row[name]
 
 

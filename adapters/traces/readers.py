@@ -6,6 +6,7 @@ A reader is any object with the three members of `TraceReader`, registered under
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -352,6 +353,7 @@ class GenericReader:
             return fixed, ()
         if time_unit:
             return time_unit, ()
+        _check_number(sample, rows, time)
         if self.bailian <= rows.keys:
             return "s", ("keys of the Qwen (Bailian) usage traces: timestamp read in seconds, as they document",)
         raise _open_unit(sample, time, "numbers without a unit")
@@ -401,8 +403,7 @@ class MappedReader:
         return assembled(sample, made, drop_bad_rows)
 
     def _unit(self, sample: Sample, rows: Rows, time: str, time_unit: str | None) -> str:
-        first = _first_values(rows)
-        if rows.typed_dates or any(is_date(v) for v in first):
+        if rows.typed_dates or any(is_date(v) for v in _first_values(rows)):
             if time_unit:
                 raise BadInput("--time-unit", time_unit, f"none: {time} of {sample.path} holds dates")
             return DATE
@@ -411,11 +412,7 @@ class MappedReader:
         suffix = next((unit for unit in UNITS if time.endswith(f"_{unit}")), None)
         if suffix:
             return suffix
-        if any(isinstance(v, str) and not v.strip().lstrip("+-").replace(".", "", 1).isdigit() for v in first):
-            found = f"{str(first[0])[:40]!r}"
-            raise BadInput(
-                f"{sample.path}, {time}", found, "a pattern for such times: --time-format, e.g. %d/%m/%Y %H:%M:%S"
-            )
+        _check_number(sample, rows, time)
         raise _open_unit(sample, time, "numbers without a unit")
 
 
@@ -448,6 +445,14 @@ def _texts(block: Any) -> list[object]:
 def _first_values(rows: Rows) -> list[object]:
     """The first time that is not blank, as a list of at most one."""
     return [next((value for value in rows.column(0) if not is_blank(value)), None)]
+
+
+def _check_number(sample: Sample, rows: Rows, column: str) -> None:
+    """Refuse times that are neither dates nor numbers, with the options that read them."""
+    for value in _first_values(rows):
+        if isinstance(value, str) and re.fullmatch(r"[+-]?\d*[.,]?\d*(?:[eE][+-]?\d+)?", value.strip()) is None:
+            expected = f"a pattern for such times: --time-format, e.g. %d/%m/%Y %H:%M:%S (with --columns time={column},...)"
+            raise BadInput(f"{sample.path}, {column}", repr(value[:40]), expected)
 
 
 def _open_unit(sample: Sample, column: str, found: str) -> BadInput:

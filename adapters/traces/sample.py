@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
 import gzip
 import io
 import json
+import lzma
 import re
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -19,14 +23,23 @@ from protocol.errors import BadInput, ProtocolError
 
 #: Larger files are refused: they would not fit beside their columns in the memory of a small machine.
 MAX_BYTES = 4 << 30
-#: A header or a JSON document longer than this is not looked at.
+#: A header, or a JSON document, longer than this is not looked at.
 MAX_LINE = 1 << 20
-MAX_DOCUMENT = 64 << 20
+MAX_DOCUMENT = 256 << 20
+_CHUNK = 16 << 20
 DELIMITERS = ",;\t|"
 #: Containers with one row a request.
 TABLES = ("csv", "jsonl", "json array", "parquet")
 
+#: First bytes of packed files, what they are called, and what opens them.
+_PACKED: dict[bytes, tuple[str, Callable[[io.BytesIO], Any]]] = {
+    b"\x1f\x8b": ("gzip", gzip.open),
+    b"\x28\xb5\x2f\xfd": ("Zstandard", lambda file: pa.CompressedInputStream(file, "zstd")),
+    b"\xfd7zXZ\0": ("xz", lzma.open),
+    **{b"BZh%d1AY&SY" % level: ("bzip2", bz2.open) for level in range(1, 10)},
+}
 _BOM = b"\xef\xbb\xbf"
+_SOMETHING = re.compile(rb"\S")
 LINE_END = re.compile(rb"\r\n|\n|\r")
 _VALUE = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?|\d{4}-\d\d-\d\d[ T].*|", re.ASCII)
 #: Numbers stay text, so that no digit of a decimal is lost.
@@ -37,8 +50,8 @@ DECODER = json.JSONDecoder(parse_float=str, parse_constant=str)
 class Sample:
     """One file, decompressed and without a byte order mark.
 
-    container : "csv", "jsonl", "json array" (a list of objects), "json" (another document), "parquet", "empty" or
-    "binary".
+    container : "csv", "jsonl", "json array" (a list of objects, or one under `data`), "json" (another document),
+    "parquet", "empty" or "binary".
     columns : names in order, stripped; of a CSV its first line, of JSON the keys of the first object.
     delimiter : of a CSV; "" otherwise.
     """
@@ -57,8 +70,11 @@ class Sample:
 
     @cached_property
     def document(self) -> object:
-        """The JSON document, decimals as text; None when it is none or larger than MAX_DOCUMENT."""
-        return decoded(self.data) if self.container != "parquet" and len(self.data) <= MAX_DOCUMENT else None
+        """The JSON document, of a "json array" its rows, decimals as text; None when it is none or too large."""
+        if self.container == "parquet" or len(self.data) > MAX_DOCUMENT:
+            return None
+        document = decoded(self.data)
+        return _rows(document) if self.container == "json array" else document
 
     @cached_property
     def first_lines(self) -> list[list[str]]:
@@ -68,9 +84,9 @@ class Sample:
 
 
 def load(path: str | Path) -> Sample:
-    """Read a regular file; a gzip file is unpacked.
+    """Read a regular file; one that is packed (gzip, Zstandard, bzip2, xz) is unpacked, by its first bytes.
 
-    Raises BadInput when it cannot be opened, is no regular file, is larger than MAX_BYTES or is a broken gzip file.
+    Raises BadInput when it cannot be opened, is no regular file, is larger than MAX_BYTES or breaks off.
     """
     path = Path(path)
     try:
@@ -86,20 +102,26 @@ def load(path: str | Path) -> Sample:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or str(error)
         raise BadInput(repr(str(path)) if "\0" in str(path) else str(path), reason, "a file that can be read") from None
-    if data[:2] == b"\x1f\x8b":
-        data = _unpacked(path, data)
+    for magic, (kind, opened) in _PACKED.items():
+        if data.startswith(magic):
+            data = _unpacked(path, data, kind, opened)
+            break
     return _sniffed(path, data.removeprefix(_BOM))
 
 
-def _unpacked(path: Path, data: bytes) -> bytes:
+def _unpacked(path: Path, data: bytes, kind: str, opened: Callable[[io.BytesIO], Any]) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
     try:
-        with gzip.open(io.BytesIO(data)) as file:
-            unpacked = file.read(MAX_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise BadInput(str(path), f"a broken gzip file ({error})", "a whole gzip file") from None
-    if len(unpacked) > MAX_BYTES:
-        raise BadInput(str(path), f"more than {MAX_BYTES} bytes once unpacked", f"at most {MAX_BYTES}")
-    return unpacked
+        with opened(io.BytesIO(data)) as file:
+            while chunk := file.read(_CHUNK):
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > MAX_BYTES:
+                    raise BadInput(str(path), f"more than {MAX_BYTES} bytes once unpacked", f"at most {MAX_BYTES}")
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
+        raise BadInput(str(path), f"a broken {kind} file ({first_line(error)})", f"a whole {kind} file") from None
+    return b"".join(chunks)
 
 
 def _sniffed(path: Path, data: bytes) -> Sample:
@@ -109,21 +131,44 @@ def _sniffed(path: Path, data: bytes) -> Sample:
         return _parquet(path, data)
     if b"\0" in data[:MAX_LINE]:
         return Sample(path, data, "binary")
-    first = LINE_END.split(data[: MAX_LINE + 1], 1)[0]
     if data.lstrip()[:1] in (b"{", b"["):
-        # The first line may be one object of many, or the beginning of one document.
-        value = decoded(first)
-        if isinstance(value, dict):
-            return Sample(path, data, "jsonl", tuple(str(key) for key in value))
-        document = decoded(data) if len(data) <= MAX_DOCUMENT else None
-        if document is not None or not first.strip().startswith(b"{"):
-            if isinstance(document, list) and document and all(isinstance(row, dict) for row in document):
-                return Sample(path, data, "json array", tuple(str(key) for key in document[0]))
-            keys = tuple(document) if isinstance(document, dict) else ()
-            return Sample(path, data, "json", keys)
-        return Sample(path, data, "jsonl")
+        return _json(path, data)
+    first = LINE_END.split(data[: MAX_LINE + 1], 1)[0]
     delimiter = max(DELIMITERS, key=lambda mark: first.count(mark.encode()))
     return Sample(path, data, "csv", tuple(name.strip() for name in _fields(first, delimiter)), delimiter)
+
+
+def _json(path: Path, data: bytes) -> Sample:
+    """JSON lines, an array of objects (also under `data`, as an API gives one page), or another document."""
+    # The first line may be one object of many, or the beginning of one document, or all of it.
+    end = LINE_END.search(data)
+    first = data if end is None else data[: end.start()]
+    alone = end is None or _SOMETHING.search(data, end.end()) is None
+    value = decoded(first) if len(first) <= MAX_DOCUMENT else None
+    if isinstance(value, dict) and not (alone and _rows(value)):
+        return Sample(path, data, "jsonl", tuple(str(key) for key in value))
+    if len(data) > MAX_DOCUMENT:
+        found = f"a JSON document of {len(data)} bytes"
+        raise BadInput(str(path), found, f"one object a line (JSON lines), or at most {MAX_DOCUMENT} bytes")
+    document = value if alone else decoded(data)
+    if document is None and first.lstrip().startswith(b"{"):
+        return Sample(path, data, "jsonl")
+    rows = _rows(document)
+    if rows:
+        pages = document.get("total_pages") if isinstance(document, dict) else None
+        if isinstance(pages, int) and pages > 1:
+            raise BadInput(str(path), f"one of {pages} pages of a log", "the rows of all pages in one file")
+        return Sample(path, data, "json array", tuple(str(key) for key in rows[0]))
+    return Sample(path, data, "json", tuple(document) if isinstance(document, dict) else ())
+
+
+def _rows(document: object) -> list[dict[str, Any]]:
+    """The objects of an array, or of the array under `data`; empty when it is anything else."""
+    if isinstance(document, dict):
+        document = document.get("data")
+    if isinstance(document, list) and all(isinstance(row, dict) for row in document):
+        return document
+    return []
 
 
 def _parquet(path: Path, data: bytes) -> Sample:

@@ -52,7 +52,7 @@ class Rows:
             block = cells[start : start + _JSON_BLOCK]
             try:
                 yield pa.array(block)
-            except (pa.ArrowException, OverflowError):
+            except (pa.ArrowException, OverflowError, UnicodeEncodeError):  # the last: half a surrogate pair
                 yield block
 
     def column(self, i: int) -> Iterator[object]:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from adapters.traces.inspection import Statistic, remarks, statistics
 from adapters.traces.readers import Reading, columns_of, read_trace, readers, tokens_of
-from adapters.traces.report import IN_FILE, ReadingReport
+from adapters.traces.report import ABSENT, IN_FILE, ReadingReport
 from protocol.cli import options
 from protocol.cli.reading import Columns, DropBadRows, TimeFormat, Tokens
 from protocol.files import canonical_json
@@ -79,6 +79,7 @@ def formats(json_: options.Json = False) -> None:
 def _reading(report: ReadingReport) -> Table:
     table = Table("reading report", "", box=None)
     resolution = "unknown" if report.resolution_s is None else f"{report.resolution_s:g} s"
+    tokens = report.ties and report.tokens != ABSENT
     for name, value in (
         ("file", report.path),
         ("format, time unit", f"{report.format}, {report.time_unit}"),
@@ -88,7 +89,7 @@ def _reading(report: ReadingReport) -> Table:
         ("first, last", f"{report.first}, {report.last}"),
         ("span", f"{report.span_s:.6f} s"),
         ("resolution of the stamps", resolution),
-        ("ties", f"{report.ties}, of which {report.identical} equal in tokens too" if report.ties else "0"),
+        ("ties", f"{report.ties}, of which {report.identical} equal in tokens too" if tokens else str(report.ties)),
         ("backward steps", str(report.backward_steps)),
         ("failed in the source", str(report.failures)),
     ):

@@ -46,6 +46,14 @@ def test_litellm_as_the_api_gives_it(tmp_path: Path) -> None:
     assert {"spend", "endTime", "metadata"} <= set(report.unread) and "status" not in report.unread
 
 
+def test_litellm_as_a_page_of_its_console_gives_it(tmp_path: Path) -> None:
+    rows = [make.litellm(0.0), make.litellm(1.25)]
+    for indent in (None, 1):
+        path = tmp_path / "page.json"
+        path.write_text(json.dumps({"data": rows, "total": 2, "page": 1, "total_pages": 1}, indent=indent))
+        assert read_trace(path)[0].arrival_s.tolist() == [0.0, 1.25]
+
+
 def test_litellm_out_of_the_database(tmp_path: Path) -> None:
     """CSV of `COPY ... TO`: dates with a blank, no status column in old versions."""
     rows = [make.litellm(t, startTime=make.date(t, " ").removesuffix("Z")) for t in (0, 1, 5)]
@@ -121,6 +129,13 @@ def test_otlp_one_document_a_line_with_old_names(tmp_path: Path) -> None:
     path.write_text((tmp_path / "spans.jsonl").read_text() + '{"resourceSpans": [')
     assert "line 5: found no whole JSON object" in refused(path)
     assert read_trace(path, drop_bad_rows=True)[1].dropped == {"not a JSON object": 1}
+
+
+def test_otlp_lines_may_be_longer_than_a_header(tmp_path: Path) -> None:
+    """Spans carry whole prompts."""
+    spans = [make.span(i, float(i), attributes={"gen_ai.prompt": "x" * 700_000}) for i in range(4)]
+    path = make.save(tmp_path / "spans.jsonl", make.otlp(*spans[:2]), make.otlp(*spans[2:]))
+    assert len(read_trace(path)[0]) == 4
 
 
 def test_otlp_refusals(tmp_path: Path) -> None:

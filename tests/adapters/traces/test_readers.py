@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 from decimal import Decimal
 from importlib.metadata import EntryPoint
@@ -264,10 +266,20 @@ def test_parquet_of_every_column_type(tmp_path):
     assert read_trace(path, drop_bad_rows=True)[1].rows_kept == 1
 
 
-def test_gzip(write):
-    path = write(gzip.compress((GENERIC_HEADER + "0,1,1\n1,1,1\n").encode()), "t.csv.gz")
+@pytest.mark.parametrize(
+    ("kind", "pack"),
+    [
+        ("gzip", gzip.compress),
+        ("bzip2", bz2.compress),
+        ("xz", lzma.compress),
+        ("Zstandard", lambda data: pa.Codec("zstd").compress(data, asbytes=True)),
+    ],
+)
+def test_packed_files(write, kind, pack):
+    """The first bytes say how a file is packed, whatever it is called; what breaks off is refused."""
+    path = write(pack((GENERIC_HEADER + "0,1,1\n1,1,1\n").encode()), "t.csv")
     assert len(read_trace(path)[0]) == 2
-    assert "gzip" in refused(write(path.read_bytes()[:-9], "cut.gz"))
+    assert f"a broken {kind} file" in refused(write(path.read_bytes()[:-9], "cut.csv"))
 
 
 # --- refusals -------------------------------------------------------------------------------------
@@ -350,6 +362,10 @@ def test_bytes_that_are_not_utf8_matter_only_where_they_are_read(write, capfd):
         (GENERIC_HEADER + "0,1,0\n", "t.csv", "no usable request"),
         ('{"arrival_s": true, "prompt_tokens": 1, "output_tokens": 1}\n', "t.jsonl", "line 1, arrival_s"),
         ('{"arrival_s": NaN, "prompt_tokens": 1, "output_tokens": 1}\n', "t.jsonl", "line 1, arrival_s"),
+        ('{"arrival_s": 0, "prompt_tokens": "\\ud800", "output_tokens": 1}\n', "t.jsonl", "line 1, prompt_tokens"),
+        ("time,prompt_tokens,output_tokens\n3/1/2026 9:00,1,1\n", "t.csv", "--time-format, e.g. %d/%m/%Y"),
+        ("time,prompt_tokens,output_tokens\n10:00:00,1,1\n", "t.csv", "--columns time=time"),
+        ('{"data": [{"time_s": 0}], "total_pages": 3}', "t.json", "one of 3 pages of a log"),
         ('{"arrival_s": 0, "prompt_tokens": [1], "output_tokens": 1}\n', "t.jsonl", "line 1, prompt_tokens"),
         ('{"arrival_s": 0, "prompt_tokens": 1}\n{"arrival_s": 0}\n', "t.jsonl", "'output_tokens' as well"),
         (mooncake([(0, 1, 1)]) + '{"timestamp": 5, "input_length": 4}\n', "t.jsonl", "line 2, output_length"),
