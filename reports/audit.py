@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from protocol.files import write_text
 from reports import format as fmt
+from reports.fitted import fitted, indented
 from reports.html import environment
 
 #: Status word and mark of each verdict.
@@ -119,6 +119,8 @@ def _per_window(arm: Mapping[str, Any], counts: bool) -> str:
     """Violations per window as a count where every arm's requests are known, else in points of all requests."""
     if counts:
         return limits(arm["per_window"], 1, sign=False)
+    if arm["windows"] is None:
+        return fmt.UNKNOWN
     points = limits(arm["pct_per_window"], sign=False)
     if points == fmt.UNKNOWN:
         return arm["per_window"]["reason"] or points
@@ -291,9 +293,10 @@ def to_terminal(document: Mapping[str, Any], console: Console) -> None:
     """Per comparison: arms, pairs, and every claim with its verdict and reasons."""
     for comparison in document["comparisons"]:
         console.print(Text(fmt.clean(comparison["title"]), style="bold"))
-        for heads, rows in ((ARM_HEADS, arm_rows(comparison)), (PAIR_HEADS, pair_rows(comparison))):
+        for heads, rows, names in ((ARM_HEADS, arm_rows(comparison), (0,)), (PAIR_HEADS, pair_rows(comparison), ())):
             if rows:
-                console.print(_rich(heads, rows))
+                console.print(fitted(heads, rows, console.width, names=names), soft_wrap=True)
+                console.print()
         for note in comparison["notes"]:
             console.print(Text(fmt.clean(note), style="dim"))
         for name, value, text in finding_rows(comparison):
@@ -309,20 +312,13 @@ def to_terminal(document: Mapping[str, Any], console: Console) -> None:
             mark = f"{fmt.MARKS[status]} {claim['verdict']}: "
             console.print(Text.assemble((mark, style), (fmt.clean(claim["text"]), "bold")))
             for reason in claim["reasons"]:
-                console.print(Text(f"    {fmt.clean(reason)}"))
+                console.print(indented(reason, console.width), soft_wrap=True)
             if claim["pair"] and claim["kind"] == "better" and claim["pair"]["seeds"]:
-                console.print(Text(f"    win survives at equal budget? {fmt.clean(survival(claim['pair']))}"))
+                told = f"win survives at equal budget? {survival(claim['pair'])}"
+                console.print(indented(told, console.width), soft_wrap=True)
         console.print()
-    console.print(_rich(FORMAT_HEADS, format_rows(document)))
+    console.print(fitted(FORMAT_HEADS, format_rows(document), console.width), soft_wrap=True)
     files = file_rows(document)
     if files:
-        console.print(_rich(("File", "Format", "Holds"), files))
-
-
-def _rich(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for head in heads:
-        table.add_column(Text(head), overflow="fold")
-    for row in rows:
-        table.add_row(*[Text(fmt.clean(cell)) for cell in row])
-    return table
+        console.print()
+        console.print(fitted(("File", "Format", "Holds"), files, console.width, names=(0,)), soft_wrap=True)

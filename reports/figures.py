@@ -6,7 +6,7 @@ looks the same everywhere; what the bundled font cannot draw becomes U+XXXX.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -122,7 +122,7 @@ def envelope_figure(claim: Mapping[str, Any], evidence: Sequence[Evidence], colu
     axes.tick_params(axis="x", length=0)
     axes.set_xlabel("seed (each with its own trace)")
     axes.set_ylabel("sync-excess violations (pp), lower is better")
-    axes.set_title(f"{_label(claim['regime'], 44)}, {_label(claim['slo'], 36)}")
+    axes.set_title(f"{label(claim['regime'], 44)}, {label(claim['slo'], 36)}")
     handles = [
         axes.plot([], [], "o", color=POLICY_COLOUR, markersize=6.5, label="scheduler")[0],
         *(axes.bar([0], [0], width=0, color=DRAWS, alpha=alpha, label=label) for label, alpha, _ in _BANDS),
@@ -187,7 +187,7 @@ def paired_blocks(claim: Mapping[str, Any]) -> Figure:
     axes.tick_params(axis="x", length=0)
     axes.set_xlabel("seed (the same requests, and as many merges, in both arms)")
     axes.set_ylabel("sync-excess violations (pp)")
-    axes.set_title(f"{_label(claim['regime'], 44)}, {_label(claim['slo'], 36)}: lower is better")
+    axes.set_title(f"{label(claim['regime'], 44)}, {label(claim['slo'], 36)}: lower is better")
     figure.legend(loc="outside lower center", ncols=2)
     return figure
 
@@ -208,36 +208,37 @@ def gain_overview(certificate: Mapping[str, Any]) -> Figure:
                       textcoords="offset points", va="top", color=MUTED, fontsize=7.5)  # fmt: skip
     for y, claim in enumerate(claims):
         envelope = claim["envelope"]
-        gain: Any = envelope["gain_pp"]
-        limits = envelope["interval_pp"] or [None, None]
-        marker, colour = _VERDICT_LOOK[claim["verdict"]]
-        if all(map(fmt.known, limits)):
-            axes.hlines(y, *limits, color=INK, linewidth=1.6, zorder=3)
-        if fmt.known(gain):
-            axes.plot(
-                gain,
-                y,
-                marker,
-                color=colour,
-                markeredgecolor=INK if colour == PAPER else colour,
-                markersize=7,
-                zorder=4,
-            )
+        gain_mark(axes, y, envelope["gain_pp"], envelope["interval_pp"], claim["verdict"])
         axes.annotate(_row_text(envelope), (1.01, y), xycoords=axes.get_yaxis_transform(), va="center", fontsize=7.5)
-    axes.set_yticks(range(len(claims)), [f"{_label(c['regime'], 28)}\n{_label(c['slo'], 32)}" for c in claims])
+    axes.set_yticks(range(len(claims)), [f"{label(c['regime'], 28)}\n{label(c['slo'], 32)}" for c in claims])
     axes.set_ylim(len(claims) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x")
     axes.set_xlabel(f"placement gain over matched random placement (pp); line: {fmt.level(certificate)} interval")
-    handles = [
+    handles = verdict_handles(axes, {c["verdict"] for c in claims})
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    return figure
+
+
+def gain_mark(axes: Axes, y: int, gain: Any, limits: Any, verdict: str) -> None:
+    """A gain with its interval, on row `y`; what is not known is not drawn."""
+    marker, colour = _VERDICT_LOOK[verdict]
+    if limits and all(map(fmt.known, limits)):
+        axes.hlines(y, *limits, color=INK, linewidth=1.6, zorder=3)
+    if fmt.known(gain):
+        edge = INK if colour == PAPER else colour
+        axes.plot(gain, y, marker, color=colour, markeredgecolor=edge, markersize=7, zorder=4)
+
+
+def verdict_handles(axes: Axes, verdicts: Collection[str]) -> list[Any]:
+    """What a legend of the marks shows of the verdicts that occur."""
+    return [
         axes.plot([], [], marker, color=colour, markeredgecolor=INK if colour == PAPER else colour, linestyle="none",
                   label=verdict)[0]
         for verdict, (marker, colour) in _VERDICT_LOOK.items()
-        if verdict in {c["verdict"] for c in claims}
+        if verdict in verdicts
     ]  # fmt: skip
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
-    return figure
 
 
 def _row_text(envelope: Mapping[str, Any]) -> str:
@@ -366,7 +367,7 @@ def _font() -> Any:
     return get_font(findfont("DejaVu Sans"))
 
 
-def _label(text: object, width: int) -> str:
+def label(text: object, width: int) -> str:
     """A name in at most `width` characters; what the bundled font has no glyph for is written as U+XXXX."""
     shown = "".join(c if _font().get_char_index(ord(c)) else f"U+{ord(c):04X}" for c in fmt.clean(text))
     return fmt.shortened(shown, width)

@@ -451,8 +451,8 @@ def _check_number(sample: Sample, rows: Rows, column: str) -> None:
     """Refuse times that are neither dates nor numbers, with the options that read them."""
     for value in _first_values(rows):
         if isinstance(value, str) and re.fullmatch(r"[+-]?\d*[.,]?\d*(?:[eE][+-]?\d+)?", value.strip()) is None:
-            expected = f"a pattern for such times: --time-format, e.g. %d/%m/%Y %H:%M:%S (with --columns time={column},...)"
-            raise BadInput(f"{sample.path}, {column}", repr(value[:40]), expected)
+            option = f"--time-format, e.g. %d/%m/%Y %H:%M:%S (with --columns time={column},...)"
+            raise BadInput(f"{sample.path}, {column}", repr(value[:40]), f"a pattern for such times: {option}")
 
 
 def _open_unit(sample: Sample, column: str, found: str) -> BadInput:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from protocol.certificate.compare import Compared, compare, paired
 from protocol.certificate.ledger import Entry, others
+from protocol.certificate.model import plain
 from protocol.certificate.reading import RAW, read_certificate
 from protocol.certificate.verify import verify
 from protocol.cli import options
 from protocol.errors import BadInput
-from reports.format import clean, interval, p_text, p_value, pp
+from reports import comparison
+from reports.format import clean, interval, p_text, pp
 
 
 def register(app: typer.Typer) -> None:
@@ -31,6 +34,9 @@ def compare_command(
     pair: Annotated[
         bool, typer.Option("--paired", help="the gain of the first of two over the second, seed by seed")
     ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="folder for the comparison as .tex, .md and .csv, and its figure")
+    ] = None,
     json_: options.Json = False,
 ) -> None:
     """Compare schedulers: Holm over all their claims; exit 0 when some claim still passes, 1 when none does.
@@ -38,6 +44,8 @@ def compare_command(
     Folders with raw files are verified first.  Other runs of the same schedulers, as the ledger beside the folders has
     them, count as tried.  With --paired, exit 0 when the lower limit of some difference of gains is above 0.
     """
+    if pair and out is not None:
+        raise BadInput("--out", "--paired as well", "one of them")
     for folder in folders:
         _trusted(folder)
     if pair:
@@ -45,30 +53,23 @@ def compare_command(
     certificates = {str(folder): read_certificate(folder) for folder in folders}
     tried = others(folders, [str(c.contender.described("digest")) for c in certificates.values()])
     rows = compare(certificates, tried)
+    settings = plain(next(iter(certificates.values())))["settings"]
+    values = [asdict(row) for row in rows]
+    written = comparison.write(values, settings, out) if out is not None else []
     if json_:
-        values = {"claims": [asdict(row) for row in rows], "other_runs": [asdict(entry) for entry in tried]}
-        typer.echo(json.dumps(values, indent=2))
+        typer.echo(json.dumps({"claims": values, "other_runs": [asdict(entry) for entry in tried]}, indent=2))
     else:
-        _print(rows, tried)
+        _print(rows, tried, settings)
+        for path in written:
+            typer.echo(f"wrote {path}")
     raise typer.Exit(0 if any(row.verdict == "PASS" for row in rows) else 1)
 
 
-def _print(rows: list[Compared], tried: list[Entry]) -> None:
+def _print(rows: list[Compared], tried: list[Entry], settings: Mapping[str, Any]) -> None:
     console = Console(highlight=False)
     n = len(rows) + sum(entry.claims for entry in tried)
-    table = Table(title=f"{n} claims tried, one Holm correction", title_justify="left", box=None, pad_edge=False)
-    for column in ("scheduler", "regime", "SLO"):
-        table.add_column(column, overflow="fold")
-    for column in ("gain", "95 % interval", "of it by load", "p alone", "p in all"):
-        table.add_column(column, justify="right")
-    table.add_column("verdict")
-    for row in rows:
-        table.add_row(
-            clean(row.scheduler), clean(row.regime), clean(row.slo), pp(row.gain_pp, sign=True),
-            interval(row.interval_pp), pp(row.load_gain_pp, sign=True), p_value(row.p), p_value(row.p_overall),
-            row.verdict,
-        )  # fmt: skip
-    console.print(table)
+    console.print(Text(f"{n} claims tried, one Holm correction", style="italic"))
+    console.print(comparison.on_terminal([asdict(row) for row in rows], settings, console.width), soft_wrap=True)
     if len({row.root_seed for row in rows}) > 1:
         console.print("The claims rest on different roots, that is on different traces.", soft_wrap=True)
     for entry in tried:

@@ -23,6 +23,7 @@ from protocol.errors import Interrupted
 from protocol.evidence import store
 from protocol.evidence.model import Evidence
 from protocol.evidence.partial import Partial, locked
+from protocol.files import clean
 from reports import terminal
 
 EXIT = {"PASS": 0, "FAIL": 1, "INCONCLUSIVE": 3}
@@ -89,7 +90,7 @@ def _announce(head: Head, notes: Console) -> None:
     for line in dict.fromkeys(itertools.chain(*read_as.values())):
         notes.print(f"merge log: {line}", soft_wrap=True)
     for line in told(head.regimes):
-        notes.print(line, soft_wrap=True, markup=False)
+        notes.print(clean(line), soft_wrap=not notes.is_terminal, markup=False)
 
 
 def _run(head: Head, request: Request, notes: Console) -> Certificate:

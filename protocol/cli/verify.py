@@ -26,6 +26,7 @@ from protocol.certificate.root import secret_of
 from protocol.certificate.verify import differences, verify
 from protocol.cli import learning, options
 from protocol.cli.pages import REPORT, differing_pages, draw_into, write_folder, write_pages
+from protocol.cli.progress import progress_bar
 from protocol.cli.settings import Overrides, contender_opener, describe_contender, outputs, settings_for
 from protocol.errors import BadInput
 from protocol.evidence import store
@@ -198,7 +199,7 @@ class _Again:
                 {k: fixed_part(h)[k] for k in ("contender", "settings")} for h in (self.certificate.head(), head)
             )
             found = [f"asked: {line}" for line in differences(before, after)]
-            with Console(stderr=True).status("running everything again"):
+            with progress_bar(Console(stderr=True), "running everything again", counted=False):
                 fresh = run(plan, [setting for setting, _ in worlds], self.jobs)
                 if trainer is not None:
                     fresh = learning.train(trainer, head, fresh, self.jobs)
