@@ -70,6 +70,7 @@ def _print(rows: list[Compared], tried: list[Entry], settings: Mapping[str, Any]
     n = len(rows) + sum(entry.claims for entry in tried)
     console.print(Text(f"{n} claims tried, one Holm correction", style="italic"))
     console.print(comparison.on_terminal([asdict(row) for row in rows], settings, console.width), soft_wrap=True)
+    console.print()
     if len({row.root_seed for row in rows}) > 1:
         console.print("The claims rest on different roots, that is on different traces.", soft_wrap=True)
     for entry in tried:
@@ -77,7 +78,7 @@ def _print(rows: list[Compared], tried: list[Entry], settings: Mapping[str, Any]
         console.print(
             f"also tried: {clean(entry.name)} on {entry.began[:19]} in {clean(entry.folder)}{root}: {entry.verdict}; "
             f"{entry.claims} claims ({clean(entry.settings)})",
-            soft_wrap=True, markup=False,
+            soft_wrap=not console.is_terminal, markup=False,
         )  # fmt: skip
 
 
