@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import joblib
 import pyarrow as pa
@@ -28,6 +30,7 @@ from protocol.selftest import pools, sessions, synthetic
 from protocol.selftest.counts import BARS, Row
 
 SYNTHETIC, SIMULATED = "synthetic", "simulated"
+KEPT = "selftest.jsonl"
 WORLDS = (SYNTHETIC, SIMULATED, sessions.LIVE, sessions.PREDICTED)
 
 
@@ -48,17 +51,17 @@ class Size:
     draws: int = 19
     many: int = 999
     seeds: int = 20
-    resamples: int = 1999
+    resamples: int = 999
     horizon_s: float | None = None
 
     def scaled(self, null: int) -> Size:
         """As many certificates of a family, and of the rest in the proportions of a full run."""
         return dataclasses.replace(
-            self, null=null, power=max(null // 2, 1), detect=max(null // 5, 1), worlds=max(null // 2, 40)
+            self, null=null, power=max(null // 2, 1), detect=max(null // 10, 1), worlds=max(null // 2, 40)
         )
 
 
-FULL = Size(null=2000, power=1000, detect=400, reps=300, worlds=1000)
+FULL = Size(null=2000, power=1000, detect=200, reps=300, worlds=1000)
 QUICK = Size(null=20, power=20, detect=3, reps=60, worlds=40, many=99, resamples=499, horizon_s=150.0)
 
 Task = Callable[[], Sequence[Row]]
@@ -86,45 +89,49 @@ def selftest_command(
     base = QUICK if quick else FULL
     size = base if nulls is None else base.scaled(nulls)
     console = Console(highlight=False)
-    began = time.monotonic()
+    command = _command(quick, chosen, nulls, seed)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    rows = _run(_tasks(chosen, size, seed), jobs, out)
-    took_s = time.monotonic() - began
+    whole = f"{_command(quick, WORLDS, nulls, seed)}, version {version('diloco-protocol')}"
+    kept = None if out is None else Kept(out / KEPT, whole)
+    rows, cpu_s = _run(_tasks(chosen, size, seed), jobs, kept)
     missed = [line for row in rows if (line := row.missed()) is not None]
     for name, told in itertools.groupby(rows, key=lambda row: row.world):
         console.print(_terminal(name, list(told)))
-    command = _command(quick, chosen, nulls, seed, jobs)
     if out is not None:
-        files.write_text(out / "selftest.md", _markdown(rows, missed, command, took_s))
+        with files.atomic(out / "selftest.csv") as temporary:
+            pyarrow.csv.write_csv(pa.Table.from_pylist([row.to_json() for row in rows]), temporary)
+        files.write_text(out / "selftest.md", _markdown(rows, missed, command, cpu_s))
         console.print(f"tables: {out / 'selftest.md'}, {out / 'selftest.csv'}", soft_wrap=True)
     for line in missed:
         console.print(f"bar missed: {line}", soft_wrap=True)
-    console.print(f"{command}: {took_s:.0f} s, {'bars missed' if missed else 'every bar held'}", soft_wrap=True)
+    console.print(
+        f"{command}: {cpu_s:.0f} s of CPU time, {'bars missed' if missed else 'every bar held'}", soft_wrap=True
+    )
     if missed:
         raise typer.Exit(1)
 
 
-def _command(quick: bool, chosen: tuple[str, ...], nulls: int | None, seed: int, jobs: int) -> str:
+def _command(quick: bool, chosen: tuple[str, ...], nulls: int | None, seed: int) -> str:
     parts = ["protocol", "selftest"] + (["--quick"] if quick else [])
     parts += [part for name in chosen for part in ("--world", name)] if chosen != WORLDS else []
     parts += [] if nulls is None else ["--nulls", str(nulls)]
-    return shlex.join([*parts, "--seed", str(seed), "--jobs", str(jobs)])
+    return shlex.join([*parts, "--seed", str(seed)])
 
 
 def _tasks(chosen: tuple[str, ...], size: Size, seed: int) -> Iterator[tuple[str, Task]]:
     if SYNTHETIC in chosen:
         made = synthetic.cells(seed, size.null, size.power, size.detect, size.reps, size.draws, size.many)
         for cell in made:
-            yield cell.family, cell.rows
+            yield f"{cell.family}, {cell.design}, gain {cell.effect_pp:g}", cell.rows
     if SIMULATED in chosen:
         for pool, players in _pools(size, seed):
             for player in players:
-                yield player.name, _played(pool, player, size)
+                yield f"{pool.name}, {player.name}", _played(pool, player, size)
     if sessions.LIVE in chosen:
         yield "live sessions", lambda: list(sessions.live_rows(seed, size.null))
     if sessions.PREDICTED in chosen:
-        yield "tier 3 sessions", lambda: list(sessions.replayed_rows(seed, size.null))
+        yield "tier 3 sessions", lambda: list(sessions.replayed_rows(seed, size.null, size.power))
 
 
 def _played(pool: pools.Pool, player: pools.Player, size: Size) -> Task:
@@ -147,26 +154,75 @@ def _pools(size: Size, seed: int) -> Iterator[tuple[pools.Pool, Sequence[pools.P
         yield pools.Pool.of(name, setting_of(regime, worlds, None), worlds, size.worlds, seed), players
 
 
-def _run(tasks: Iterator[tuple[str, Task]], jobs: int, out: Path | None) -> list[Row]:
-    """The rows of every task; the counts are on disk as soon as a family is done: a run of an hour may be stopped."""
+def _run(tasks: Iterator[tuple[str, Task]], jobs: int, kept: Kept | None) -> tuple[list[Row], float]:
+    """The rows of every family and the CPU seconds that they took.
+
+    Each family is kept as soon as it is done, and not made again by the same command: a run of an hour may be stopped.
+    """
     bar = Progress(
         SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=Console(stderr=True),
         transient=True,
     )  # fmt: skip
-    rows: list[Row] = []
+    done = kept.read() if kept is not None else {}
+    order: list[str] = []
+
+    def left() -> Iterator[Any]:
+        for label, task in tasks:
+            order.append(label)
+            if label not in done:
+                yield joblib.delayed(_timed)(label, task)
+
     with bar, joblib.Parallel(n_jobs=jobs, return_as="generator") as parallel:
         shown = bar.add_task("starting")
-        for label, found in parallel(joblib.delayed(_labelled)(*task) for task in tasks):
-            rows += found
-            if out is not None:
-                with files.atomic(out / "selftest.csv") as temporary:
-                    pyarrow.csv.write_csv(pa.Table.from_pylist([row.to_json() for row in rows]), temporary)
-            bar.update(shown, description=f"done: {label}")
-    return rows
+        for part in parallel(left()):
+            done[part.label] = part
+            if kept is not None:
+                kept.add(part)
+            bar.update(shown, description=f"done: {part.label}")
+    return [row for label in order for row in done[label].rows], sum(done[label].cpu_s for label in order)
 
 
-def _labelled(label: str, task: Task) -> tuple[str, Sequence[Row]]:
-    return label, task()
+@dataclass(frozen=True)
+class Part:
+    """One family's rows.  label : unlike every other's.  cpu_s : what it took."""
+
+    label: str
+    rows: tuple[Row, ...]
+    cpu_s: float
+
+
+def _timed(label: str, task: Task) -> Part:
+    began = time.process_time()
+    rows = tuple(task())
+    return Part(label, rows, time.process_time() - began)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Families that are done, one a line beside the tables.
+
+    command : what makes them, whatever worlds were asked for; lines of others are passed over.
+    """
+
+    path: Path
+    command: str
+
+    def add(self, part: Part) -> None:
+        line = json.dumps({"command": self.command, **dataclasses.asdict(part)})
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(f"\n{line}")  # on a line of its own, whatever a stopped run left
+
+    def read(self) -> dict[str, Part]:
+        found = {}
+        for line in self.path.read_text("utf-8").splitlines() if self.path.exists() else ():
+            try:
+                values = json.loads(line)
+                if values["command"] == self.command:
+                    rows = tuple(Row(**row) for row in values["rows"])
+                    found[values["label"]] = Part(values["label"], rows, values["cpu_s"])
+            except (ValueError, KeyError, TypeError):  # cut off when the run was stopped
+                continue
+        return found
 
 
 def _cell(row: Row | None) -> str:
@@ -205,12 +261,12 @@ def _terminal(world: str, rows: Sequence[Row]) -> Table:
     return table
 
 
-def _markdown(rows: Sequence[Row], missed: Sequence[str], command: str, took_s: float) -> str:
+def _markdown(rows: Sequence[Row], missed: Sequence[str], command: str, cpu_s: float) -> str:
     told = [
         "# Selftest\n",
-        f"Made by `{command}` in {took_s / 60:.0f} minutes. Cells: how often, in percent, with the exact (Clopper and",
-        "Pearson) 95 % interval; `*` marks what is held to a bar and holds, `!` a bar that was missed; the rest is",
-        "only reported. `selftest.csv` has the counts and which bar each is held to. Bars:\n",
+        f"Made by `{command}` in {cpu_s / 60:.0f} minutes of CPU time. Cells: how often, in percent, with the exact",
+        "(Clopper and Pearson) 95 % interval; `*` marks what is held to a bar and holds, `!` a bar that was missed;",
+        "the rest is only reported. `selftest.csv` has the counts and which bar each is held to. Bars:\n",
     ]
     told += [f"- *{name}*: {words}" for name, words in BARS.items() if any(row.bar == name for row in rows)]
     for name, group in itertools.groupby(rows, key=lambda row: row.world):

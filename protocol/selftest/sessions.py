@@ -139,17 +139,18 @@ def replayed(
     return own + level, real + level[:, None], policy - promised + level, drawn + level[:, None], elsewhere
 
 
-def replayed_rows(root: int, n: int) -> Iterator[Row]:
+def replayed_rows(root: int, null: int, power: int) -> Iterator[Row]:
     """Levels and power, and the two designs of which one has half of the other's replays."""
     designs = [Replayed(s, m, rho, *gains) for rho in (0.9, 0.82, 0.6, 0.0) for s, m in ((8, 5), (8, 2), (12, 2))
                for gains in ((0.0, 0.0), (0.0, 3.0), (1.5, 1.5))]  # fmt: skip
     for one in designs:
-        null = FALSE if one.gain_pp == 0 else None
+        level = FALSE if one.gain_pp == 0 else None
+        n = null if one.gain_pp == 0 else power
         says = f", the simulator says {one.promised_pp:g} pp" if one.promised_pp != one.gain_pp else ""
-        yield from _replayed(root, n, one, {PLAIN_P: None, PREDICTED_P: null}, f"correlation {one.rho:g}{says}")
+        yield from _replayed(root, n, one, {PLAIN_P: None, PREDICTED_P: level}, f"correlation {one.rho:g}{says}")
     half, whole = Replayed(9, 2, 0.82, 1.5, 1.5), Replayed(18, 2, 0.82, 1.5, 1.5)
-    yield from _replayed(root, n, half, {PREDICTED_P: EIGHTY}, "half of the replays, with predictions")
-    yield from _replayed(root, n, whole, {PLAIN_P: NOT_EIGHTY}, "all of the replays, without")
+    yield from _replayed(root, power, half, {PREDICTED_P: EIGHTY}, "half of the replays, with predictions")
+    yield from _replayed(root, power, whole, {PLAIN_P: NOT_EIGHTY}, "all of the replays, without")
 
 
 def _replayed(root: int, n: int, one: Replayed, bars: Mapping[str, str | None], family: str) -> list[Row]:

@@ -33,7 +33,7 @@ from protocol.stats.power import DRAW_SD, POLICY_SD, detectable_gain, seen_sprea
 
 WORLD = "synthetic"
 #: Relabellings where none is enumerated; a certificate takes 9,999.
-RESAMPLES = 1999
+RESAMPLES = 999
 #: Spread of the seeds' own levels, in pp: shared by a seed's policy and draws, as load is.
 LEVEL_SD = 3.0
 

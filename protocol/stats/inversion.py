@@ -218,8 +218,14 @@ def _pairs_at_most_0(left: NDArray[np.float64], right: NDArray[np.float64]) -> i
 
 
 @functools.cache
-def _permutations(size: int) -> NDArray[np.int64]:
-    return np.array(list(itertools.permutations(range(size))), np.int64)
+def _permutations(size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """All orders, shape (S!, S), and how many each changes."""
+    orders = np.array(list(itertools.permutations(range(size))), np.int64)
+    return orders, _moved(orders)
+
+
+def _moved(orders: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.asarray(np.count_nonzero(orders != np.arange(orders.shape[1]), axis=1))
 
 
 def own_trace(cost: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -248,12 +254,12 @@ def exchange(cost: NDArray[np.float64], rng: np.random.Generator, n_resamples: i
     size = len(cost)
     exact = size <= EXACT_PERMUTATIONS
     if exact:
-        orders = _permutations(size)
+        orders, changed = _permutations(size)
     else:
         orders = rng.permuted(np.tile(np.arange(size), (n_resamples, 1)), axis=1)
+        changed = _moved(orders)
     lost = cost - np.diagonal(cost)[:, None]
     excess = lost[np.arange(size), orders].sum(axis=1)
-    changed = np.count_nonzero(orders != np.arange(size), axis=1)
     null = "the schedules dealt to the traces in random order"
     slack = RTOL * float(np.abs(cost).max(axis=1).sum())
     estimate = float(lost.sum(axis=1).mean()) / (size - 1)

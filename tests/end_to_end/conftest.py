@@ -28,7 +28,7 @@ step_s = 0.0735
 
 [arrivals]
 process = "bursts-aperiodic"
-rate_per_s = 3.0
+rate_per_s = 1.5
 busy_rate_per_s = 12.0
 busy_s = 15.0
 quiet_s = 30.0

@@ -31,7 +31,7 @@ TINY = (
     SMALL_REGIME.replace("150.0", "1.0").replace("cooldown_s = 20.0", "cooldown_s = 0.1")
     .replace("seeds = 8", "seeds = 2").replace("step_s = 0.0735", "step_s = 0.00125\nmerge_s = 0.1")
     .replace("busy_s = 15.0", "busy_s = 0.2").replace("quiet_s = 30.0", "quiet_s = 0.3")
-    .replace("rate_per_s = 3.0", "rate_per_s = 20.0").replace("busy_rate_per_s = 12.0", "busy_rate_per_s = 60.0")
+    .replace("rate_per_s = 1.5", "rate_per_s = 20.0").replace("busy_rate_per_s = 12.0", "busy_rate_per_s = 60.0")
     .replace("values = [128]", "values = [8]").replace("planner_budget = 4", "planner_budget = 2")
 )  # fmt: skip
 KEY = "sk-never-to-be-seen"
