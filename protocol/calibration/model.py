@@ -191,6 +191,7 @@ class OnOffRow(Model):
 class Calibration(Model):
     """A server's calibration, as `calibration.json` states it.
 
+    served_model : its name, and what else is known of it.  host : the machine that it was measured on.
     plan : what was asked.  model : fitted to all runs, `halves` to all but every other on-off run of each load.
     intervals : 95 % limits of the fitted parameters.  residual : root mean square of the relative quantile errors.
     files : SHA-256 of the raw rows by file name.
@@ -228,6 +229,6 @@ class Calibration(Model):
     def stated(self) -> dict[str, Any]:
         """What a certificate repeats of it: whose it is, what G1 reads, and the digest of the whole; plain values."""
         plain = self.plain()
-        keys = ("server", "date", "merge_load", "merge_s", "runs", "files")
+        keys = ("server", "served_model", "host", "date", "merge_load", "merge_s", "runs", "files")
         digest = hashlib.sha256(canonical_json(plain).encode()).hexdigest()
-        return {"name": self.model.name, **{key: plain[key] for key in keys}, "digest": digest}
+        return {"name": self.model.name, **{key: plain.get(key) for key in keys}, "digest": digest}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from protocol.certificate.model import Claim, EnvelopePart, Head, Limits
 from protocol.stats.gains import Standing
@@ -57,12 +58,20 @@ def _beats(head: Head, tier: int, claims: Sequence[Claim]) -> str:
         return f"{placed} in replay on {server}"
     if tier == 2:
         stated = [r.sidecar.calibration for r in regimes if r.sidecar.calibration is not None]
-        servers = _listed(f"{c['server']} at {c['date']}" for c in stated)
-        return f"{placed} under a sidecar model calibrated on {servers}"
+        return f"{placed} under a sidecar model calibrated on {_listed(map(_measured, stated))}"
     models = _listed(
         f"{'' if r.sidecar.calibrated else 'uncalibrated '}simulated sidecar {r.sidecar.name}" for r in regimes
     )
     return f"{placed} in a repeatable benchmark on the {models}"
+
+
+def _measured(stated: Mapping[str, Any]) -> str:
+    """Server, model, hardware and date of a calibration; what it does not state is not passed over."""
+    host = stated.get("host") or {}
+    cores, processor = host.get("cores"), host.get("processor")
+    hardware = f"{cores} core{'' if cores == 1 else 's'} of {processor}" if cores and processor else "unnamed hardware"
+    model = stated.get("served_model") or "an unnamed model"
+    return f"{stated['server']} serving {model} on {hardware} at {stated['date']}"
 
 
 def _gain(claim: Claim) -> float:
@@ -114,9 +123,12 @@ def _failed(head: Head, claims: Sequence[Claim]) -> str:
     ):
         mine = [c for c in claims if c.envelope.standing == standing]
         if mine:
-            seen = "" if standing == Standing.NOT_CHANCE else f" ({_listed(map(_gains, mine))})"
-            told.append(f"{text} in {_listed(c.regime for c in mine)}{seen}")
+            told.append(f"{text} in {_listed(map(_where if standing == Standing.NOT_CHANCE else _gains, mine))}")
     return f"Nothing is licensed about {name}: {'; '.join(told)}{where}."
+
+
+def _where(claim: Claim) -> str:
+    return claim.regime
 
 
 def _seen(claim: Claim) -> str:

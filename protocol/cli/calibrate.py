@@ -100,6 +100,9 @@ def calibrate(
     limits: Limits,
     model: options.Model = None,
     merge_load: options.MergeLoad = "host",
+    model_note: Annotated[
+        str | None, typer.Option(help="what readers must know of the served model: '4 layers, random weights'")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="name of the fitted model (default: the folder's)")] = None,
     vocabulary: options.Vocabulary = 32_000,
     chat: options.Chat = False,
@@ -113,7 +116,8 @@ def calibrate(
     notes = Console(stderr=True, highlight=False)
     plan, load, url = runs.plan(), MergeLoad.parse(merge_load), base_of(sidecar)
     model = model_at(url, model)
-    facts = {"server": identity.server_version(url), "served_model": model.rstrip("/").rpartition("/")[2]}
+    known = "" if model_note is None else f", {model_note}"
+    facts = {"server": identity.server_version(url), "served_model": model.rstrip("/").rpartition("/")[2] + known}
     unfitted = limits.model(url, plan).named(name or out.name)
     for old in (calibrations.FILE, CERTIFICATE):
         if (out / old).exists():

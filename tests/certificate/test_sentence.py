@@ -48,7 +48,10 @@ def calibrated(asked: Head, **servers: str) -> Head:
     values = asked.plain()
     for regime in values["regimes"]:
         if regime["name"] in servers:
-            stated = {"server": servers[regime["name"]], "date": "2026-01-02", "runs": []}
+            stated = {
+                "server": servers[regime["name"]], "served_model": "tiny, 4 layers, random weights",
+                "host": {"cores": 2, "processor": "AMD EPYC"}, "date": "2026-01-02", "runs": [],
+            }  # fmt: skip
             regime["sidecar"] = {"name": "fitted", "calibrated": True, "calibration": stated}
     return Head.model_validate(values)
 
@@ -73,7 +76,8 @@ def test_claims_stand_by_tier_largest_gain_first() -> None:
     assert strong.startswith(
         "matched random placement of the same number of merges under a sidecar model calibrated on "
     )
-    assert "vLLM at A at 2026-01-02 and vLLM at B at 2026-01-02" in strong
+    on = "serving tiny, 4 layers, random weights on 2 cores of AMD EPYC at 2026-01-02"
+    assert f"vLLM at A {on} and vLLM at B {on}" in strong
     assert strong.index("third (3.00") < strong.index("second (1.00") and "first" not in strong
     assert (
         "repeatable benchmark on the uncalibrated simulated sidecar toy: first (9.00" in weak and "second" not in weak
@@ -106,7 +110,8 @@ def test_regimes_that_fail_in_different_ways_are_told_apart() -> None:
     failed = (Standing.NOT_LOAD, Standing.NOT_CHANCE, Standing.NOT_LOAD)
     text = says([claim(name, standing=s) for name, s in zip(NAMES, failed, strict=True)])
     chance, load = text.split("; it beats")
-    assert chance.endswith("in second") and "follow the load in first and third (" in load
+    assert chance.endswith("in second") and "follow the load in first (2.00 pp [1.50, 2.75] fewer" in load
+    assert " from following the load) and third (2.00 pp" in load
 
 
 def test_another_gates_failure_comes_before_placement() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import Protocol
 
-from protocol.stats.inversion import EXCHANGE, SIGN_FLIP, STRATIFIED
+from protocol.stats.inversion import EXCHANGE, LOAD_FLIP, SIGN_FLIP, STRATIFIED
 from reports import format as fmt
 
 
@@ -39,7 +39,7 @@ def envelope(said: dict[str, str]) -> dict[str, Any]:
 def test_one_run_says_the_same_everywhere(said: dict[str, str]) -> None:
     e = envelope(said)
     names = [test["name"] for test in e["tests"]]
-    assert names == [STRATIFIED, SIGN_FLIP, EXCHANGE]
+    assert names == [STRATIFIED, SIGN_FLIP, EXCHANGE, LOAD_FLIP]
     (row,) = csv.DictReader(said["csv"].splitlines())
     for test in e["tests"]:
         for where in ("report", "md", "tex"):
