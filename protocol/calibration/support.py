@@ -33,7 +33,7 @@ class Support:
 
 
 def support_of(runs: Sequence[Measurements], merge_s: float) -> Support:
-    """Ranges over all runs; the lower end of rates and of requests in flight is 0, as before and after each of them.
+    """Ranges over all runs.
 
     Raises ValueError of no runs.
     """
@@ -43,11 +43,14 @@ def support_of(runs: Sequence[Measurements], merge_s: float) -> Support:
     def ends(values: NDArray[np.generic]) -> Range:
         return float(values.min()), float(values.max())
 
-    return Support((0.0, ends(rates)[1]), (0.0, ends(flying)[1]), ends(prompts), ends(outputs), (merge_s, merge_s))
+    return Support(ends(rates), ends(flying), ends(prompts), ends(outputs), (merge_s, merge_s))
 
 
 def windowed(m: Measurements) -> NDArray[np.float64]:
-    """Requests a second in successive whole windows of the rows' span; the whole span where it is shorter."""
+    """Requests a second in successive whole windows of the rows' span; the whole span where it is shorter.
+
+    A window without requests is passed over: it asks nothing of a server.
+    """
     if not len(m):
         return np.empty(0)
     since = m.arrival_ns - m.arrival_ns.min()
@@ -56,7 +59,7 @@ def windowed(m: Measurements) -> NDArray[np.float64]:
     if not whole:
         return np.array([len(m) / RATE_WINDOW_S])
     counts = np.bincount((since // width).astype(np.int64), minlength=whole + 1)[:whole]
-    return counts / RATE_WINDOW_S
+    return counts[counts > 0] / RATE_WINDOW_S
 
 
 def in_flight(m: Measurements) -> NDArray[np.int64]:

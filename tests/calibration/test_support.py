@@ -25,6 +25,7 @@ def rows(arrival_s: list[float], e2e_s: list[float]) -> Measurements:
 def test_rates_by_hand() -> None:
     assert windowed(rows([0, 1, 2, 11, 20.5], [1] * 5)).tolist() == [0.3, 0.1]
     assert windowed(rows([5, 6], [1, 1])).tolist() == [0.2]  # less than one window
+    assert windowed(rows([0, 35, 55], [1] * 3)).tolist() == [0.1, 0.1]  # idle ones between them
 
 
 def test_requests_in_flight_by_hand() -> None:
@@ -42,7 +43,7 @@ def test_requests_in_flight_by_counting(m: Measurements) -> None:
 def test_the_ranges_of_all_runs() -> None:
     one, other = rows([0, 1], [1, 1]), rows([0, 0.1, 0.2, 0.3], [9, 9, 9, 9])
     found = support_of([one, other], 8.0)
-    assert (found.rate_per_s, found.in_flight, found.merge_s) == ((0.0, 0.4), (0.0, 4.0), (8.0, 8.0))
+    assert (found.rate_per_s, found.in_flight, found.merge_s) == ((0.2, 0.4), (1.0, 4.0), (8.0, 8.0))
     assert (found.prompt_tokens, found.output_tokens) == ((1.0, 4.0), (4.0, 4.0))
 
 
