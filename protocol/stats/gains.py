@@ -44,15 +44,20 @@ class Gain:
 
     by_seed : float64, shape (S,).
     tests : the gain's own, at every minimum effect; `method` says in words how the limits come from them.
-    t_interval : Student's, beside them; None when the seeds do not vary, or are not independent (the load gain's).
+    student : whether Student's interval says anything (not of gains that are not independent, or that were watched).
     """
 
     estimate: float
     by_seed: NDArray[np.float64]
     tests: tuple[inv.Inversion | Watched, ...]
     method: str
-    t_interval: Interval | None
+    student: bool
     alpha: float
+
+    @cached_property
+    def t_interval(self) -> Interval | None:
+        """Student's, beside the tests' own; None when it says nothing, or the seeds do not vary."""
+        return t_interval(self.by_seed, 1 - self.alpha) if self.student else None
 
     @cached_property
     def lower_bound(self) -> float:
@@ -203,7 +208,7 @@ def _over_chance(
     method = _FLIPPED if paired else _HULL
     if watched:
         tests, method = [*tests, Watched(by_seed)], f"{method}, {_WATCHED}"
-    gain = _gain(tests, by_seed, alpha, method, None if watched else t_interval(by_seed, 1 - alpha))
+    gain = _gain(tests, by_seed, alpha, method, student=not watched)
     return gain, [GateTest(test.outcome(delta), test.pvalue(0.0), "chance") for test in tests]
 
 
@@ -216,7 +221,7 @@ def _by_load(
     flip = inv.sign_flip(saved, rng, n_resamples, slack, inv.LOAD_FLIP)
     tests = [inv.exchange(cost, rng, n_resamples), flip]
     own = np.diagonal(cost)
-    gain = _gain(tests, (cost.sum(axis=1) - own) / (len(cost) - 1) - own, alpha, _EXCHANGED, None)
+    gain = _gain(tests, (cost.sum(axis=1) - own) / (len(cost) - 1) - own, alpha, _EXCHANGED, student=False)
     return gain, [GateTest(test.outcome(delta), test.pvalue(0.0), "load") for test in tests]
 
 
@@ -245,11 +250,7 @@ def unseen_share(n_seeds: int, alpha: float) -> float:
 
 
 def _gain(
-    tests: Sequence[inv.Inversion | Watched],
-    by_seed: NDArray[np.float64],
-    alpha: float,
-    method: str,
-    student: Interval | None,
+    tests: Sequence[inv.Inversion | Watched], by_seed: NDArray[np.float64], alpha: float, method: str, *, student: bool
 ) -> Gain:
     return Gain(float(by_seed.mean()), by_seed, tuple(tests), method, student, alpha)
 
