@@ -190,6 +190,7 @@ class SweepPart(Part):
     development_root: int
     development_seeds: int
     development_draws: int
+    development_traces: tuple[str, ...] = ()
     variants: tuple[Variant, ...]
     winner: str
 

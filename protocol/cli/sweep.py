@@ -24,6 +24,7 @@ from protocol.cli.judging import judge
 from protocol.cli.progress import progress_bar
 from protocol.cli.settings import describe_contender
 from protocol.errors import BadInput
+from protocol.files import sha256
 from protocol.gates.envelope import measure
 from protocol.gates.integrity import integrity_gate
 
@@ -48,6 +49,19 @@ class Grid:
     development_seeds: Annotated[
         int, typer.Option(min=2, max=1000, help="seeds a regime on which variants are tried")
     ] = SEEDS
+    development_trace: Annotated[
+        list[Path] | None, typer.Option(help="with --trace: other traces, on which variants are tried; repeatable")
+    ] = None
+
+    def worlds(self, judged: Worlds) -> Worlds:
+        """Where variants are tried.  Windows of one file would be tuned on and judged on, so another is asked for."""
+        tried, traces = self.development_trace, judged.trace
+        if bool(tried) != bool(traces):
+            found, expected = ("--trace", "--development-trace") if traces else ("--development-trace", "--trace")
+            raise BadInput(found, f"no {expected} beside it", f"{expected}, another file, beside it")
+        if {_sha256(path) for path in tried or ()} & {_sha256(path) for path in traces or ()}:
+            raise BadInput("--development-trace", "a file that --trace names too", "another one")
+        return replace(judged, trace=tried)
 
     def values(self) -> dict[str, list[Any]]:
         """Values by argument.  Raises BadInput."""
@@ -65,6 +79,13 @@ class Grid:
         if n > MOST:
             raise BadInput("--param, --grid", f"{n} variants", f"at most {MOST}")
         return found
+
+
+def _sha256(path: Path) -> str:
+    try:
+        return sha256(path)
+    except OSError as error:
+        raise BadInput(str(path), error.strerror or "an error", "a trace") from None
 
 
 def _read(path: Path) -> dict[str, list[Any]]:
@@ -95,9 +116,8 @@ def sweep(
     """
     notes = Console(stderr=True, highlight=False)
     out = replace(output, out=output.folder(f"sweep-{Path(scheduler).name}"))
-    asked = Asked(
-        scheduler, worlds, draws, judging, learner, Training(), Sidecar(), Server(), out, jobs, None, trust.files
-    )
+    unseen = (*trust.files, *(worlds.trace or ()), *(grid.development_trace or ()))
+    asked = Asked(scheduler, worlds, draws, judging, learner, Training(), Sidecar(), Server(), out, jobs, None, unseen)
     tried = list(_tried(asked, grid, notes))
     best = max(tried, key=lambda one: (one["gain_pp"] is not None, one["gain_pp"] or 0.0))
     if best["gain_pp"] is None:
@@ -106,6 +126,8 @@ def sweep(
     root = development_root(asked)
     stated = {"tried": len(tried), "development_root": root, "development_seeds": grid.development_seeds,
               "development_draws": DRAWS, "variants": tried, "winner": best["scheduler"]}  # fmt: skip
+    if grid.development_trace:
+        stated["development_traces"] = [path.name for path in grid.development_trace]
     winner = replace(asked, scheduler=best["scheduler"], sweep=stated)
     judge(winner.request(trust, notes), trust, out, notes)
 
@@ -123,12 +145,12 @@ def _variants(values: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
 
 def _tried(asked: Asked, grid: Grid, notes: Console) -> Iterator[dict[str, Any]]:
     """Every variant with its digest and its mean gain over the claims on the development traces."""
-    variants = list(_variants(grid.values()))
+    variants, worlds = list(_variants(grid.values())), grid.worlds(asked.worlds)
     with progress_bar(notes, "trying variants") as tell:
         for number, parameters in enumerate(variants):
             spec = with_parameters(asked.scheduler, parameters)
             tell(completed=number, total=len(variants), description=f"trying {spec}"[-60:])
-            yield _on_development(replace(asked, scheduler=spec), grid.development_seeds)
+            yield _on_development(replace(asked, scheduler=spec, worlds=worlds), grid.development_seeds)
 
 
 def _on_development(asked: Asked, n_seeds: int) -> dict[str, Any]:
@@ -146,8 +168,9 @@ def _on_development(asked: Asked, n_seeds: int) -> dict[str, Any]:
             reason = corridor.reason
         for index in range(len(spec.slos)):
             found = measure(mine, spec, index)
-            reason = reason or found.gains.reason
-            gains.append(found.gains.chance.estimate if found.gains.chance is not None else np.nan)
+            # The mean itself: what is too little to be tested is enough to choose by.
+            gains.append(float(np.mean(found.gains.draw_mean - found.gains.policy)) if found.known else np.nan)
+            reason = reason or (None if np.isfinite(gains[-1]) else found.gains.reason)
     known = reason is None and bool(np.isfinite(gains).all())
     return {
         "scheduler": asked.scheduler,
