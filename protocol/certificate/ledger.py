@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.certificate.model import Certificate, Head
+from protocol.files import write_text
 
 LEDGER = "ledger.jsonl"
 ABANDONED = "abandoned"
@@ -39,11 +40,19 @@ class Entry:
     registration: str | None = None
 
 
-def begin(head: Head, folder: Path) -> Entry:
-    """Write that a run begins."""
+def begin(head: Head, folder: Path, mark: Path | None = None) -> Entry:
+    """Write that a run begins.
+
+    mark : a file beside the finished seeds that names the run.  Where it is there, that run goes on, and no line is
+        written: whoever was interrupted has not tried twice.
+    """
+    going_on = _marked(mark, folder.parent / LEDGER)
+    if going_on is not None:
+        return going_on
     now = datetime.now(UTC).isoformat(timespec="microseconds")
     s = head.settings
-    limits = "; ".join(f"{r.name}: {' and '.join(r.slos)}" for r in head.regimes)
+    limits = "; ".join(f"{r.name}, {r.n_seeds} seeds: {' and '.join(r.slos)}" for r in head.regimes)
+    gate = f"level {s.alpha:g}, minimum effect {s.min_effect_pp:g} pp{', bounded' if s.bounded else ''}"
     entry = Entry(
         id=f"{now}-{os.getpid()}",
         began=now,
@@ -51,11 +60,20 @@ def begin(head: Head, folder: Path) -> Entry:
         name=head.contender.name,
         folder=folder.name,
         claims=sum(len(r.slos) for r in head.regimes),
-        settings=f"{s.back_end}, root {s.root}, level {s.alpha:g}, minimum effect {s.min_effect_pp:g} pp; {limits}",
+        settings=f"{s.back_end}, root {s.root}, {s.draws} draws, {gate}; {limits}",
         registration=head.preregistration,
     )
     _append(folder.parent / LEDGER, vars(entry))
+    if mark is not None:
+        write_text(mark, entry.id)
     return entry
+
+
+def _marked(mark: Path | None, path: Path) -> Entry | None:
+    if mark is None or not mark.exists():
+        return None
+    named = mark.read_text("utf-8", "replace")
+    return next((e for e in entries(path) if e.id == named and e.verdict == ABANDONED), None)
 
 
 def end(entry: Entry, certificate: Certificate, folder: Path) -> None:
@@ -100,11 +118,22 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def others(folders: Iterable[Path], digests: Iterable[str]) -> list[Entry]:
-    """Runs of the same schedulers, beside the given folders, that those folders do not show (the last one of each)."""
+    """Runs of the same schedulers, beside the given folders, that those folders do not show (the last one of each).
+
+    What was only run again, to the same end, is not another run.
+    """
     wanted, shown = set(digests), {folder.resolve() for folder in folders}
     found = []
     for parent in sorted({folder.parent for folder in shown}):
         mine = [e for e in entries(parent / LEDGER) if e.scheduler in wanted]
-        last = {e.folder: e.id for e in mine}
-        found += [e for e in mine if (parent / e.folder).resolve() not in shown or last[e.folder] != e.id]
+        last = {e.folder: e for e in mine if (parent / e.folder).resolve() in shown}
+        again = {_same(e) for e in last.values()} - {None}
+        found += [e for e in mine if e not in last.values() and _same(e) not in again]
     return found
+
+
+def _same(entry: Entry) -> tuple[str, ...] | None:
+    """What makes two runs one: a simulated run of the same settings and root can only give the same again."""
+    if entry.root_seed is None or not entry.settings.startswith("simulated, "):
+        return None
+    return entry.scheduler, entry.settings, str(entry.root_seed)

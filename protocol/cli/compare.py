@@ -77,7 +77,7 @@ def _print(rows: list[Compared], tried: list[Entry], settings: Mapping[str, Any]
         root = "" if entry.root_seed is None else f", root {entry.root_seed}"
         console.print(
             f"also tried: {clean(entry.name)} on {entry.began[:19]} in {clean(entry.folder)}{root}: {entry.verdict}; "
-            f"{entry.claims} claims ({clean(entry.settings)})",
+            f"{entry.claims} claim{'' if entry.claims == 1 else 's'} ({clean(entry.settings)})",
             soft_wrap=not console.is_terminal, markup=False,
         )  # fmt: skip
 

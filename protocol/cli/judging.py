@@ -64,9 +64,12 @@ def judge(request: Request, trust: Trust, output: Output, notes: Console) -> Non
     with locked(request.folder):
         if (request.folder / CERTIFICATE).exists():
             notes.print(f"replacing the certificate in {request.folder}", soft_wrap=True)
-        entry = ledger.begin(head, request.folder)
+        kept = _kept(head, request.folder)
+        if kept.started_afresh:
+            notes.print(f"starting afresh: {kept.started_afresh}")
+        entry = ledger.begin(head, request.folder, kept.mark)
         try:
-            certificate = _run(head, request, notes)
+            certificate = _run(head, request, kept, notes)
         except KeyboardInterrupt:
             again = f" with --nonce {head.settings.nonce}" if head.settings.nonce else ""
             raise Interrupted(f"{request.kept} are kept, and the same command{again} goes on from there") from None
@@ -93,21 +96,22 @@ def _announce(head: Head, notes: Console) -> None:
         notes.print(clean(line), soft_wrap=not notes.is_terminal, markup=False)
 
 
-def _run(head: Head, request: Request, notes: Console) -> Certificate:
+def _kept(head: Head, folder: Path) -> Partial:
     asked = head.plain(dated=False)
-    partial_results = Partial(
-        request.folder,
+    return Partial(
+        folder,
         {
             **asked,
             "settings": {k: v for k, v in asked["settings"].items() if k not in _LATER},
             "versions": {k: v for k, v in asked["versions"].items() if k != "torch"},
         },
     )
-    if partial_results.started_afresh:
-        notes.print(f"starting afresh: {partial_results.started_afresh}")
-    evidence = request.collect(partial_results, notes)
+
+
+def _run(head: Head, request: Request, kept: Partial, notes: Console) -> Certificate:
+    evidence = request.collect(kept, notes)
     certificate = write_folder(
         request.folder, assess(head, evidence), head, partial(store.write, evidence), evidence, request.calibrations
     )
-    partial_results.remove()
+    kept.remove()
     return certificate

@@ -18,6 +18,8 @@ from protocol.files import canonical_json, write_text
 from protocol.replay.replay import Replay
 
 PLAN = "plan.json"
+#: Names the run in the ledger.
+RUN = "run"
 
 
 @contextmanager
@@ -66,6 +68,10 @@ class Partial:
             shutil.rmtree(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         write_text(self.folder / PLAN, canonical_json(digests))
+
+    @property
+    def mark(self) -> Path:
+        return self.folder / RUN
 
     def _stored(self) -> dict[str, object] | None:
         try:

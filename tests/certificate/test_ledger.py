@@ -50,11 +50,35 @@ def test_lines_that_are_none_are_passed_over(tmp_path: Path) -> None:
 
 def test_other_runs_of_the_same_scheduler(tmp_path: Path) -> None:
     made, digest = certificate(), "0" * 64
-    for name in ("shown", "hidden", "shown"):  # the first one in `shown` was replaced by the last
-        ledger.end(ledger.begin(asked(), tmp_path / name), made, tmp_path / name)
+    for name, effect in (("shown", 0.25), ("hidden", 0.5), ("shown", 0.0)):  # the first in `shown` was replaced
+        ledger.end(ledger.begin(asked(min_effect_pp=effect), tmp_path / name), made, tmp_path / name)
     found = ledger.others([tmp_path / "shown"], [digest])
     assert [e.folder for e in found] == ["shown", "hidden"]
     assert ledger.others([tmp_path / "shown"], ["1" * 64]) == []
+
+
+def test_the_same_again_is_no_other_run(tmp_path: Path) -> None:
+    """In simulation; a server gives another answer each time, and another number of seeds or draws is another try."""
+    made, digest, folder = certificate(), ["0" * 64], tmp_path / "shown"
+    for _ in range(2):
+        ledger.end(ledger.begin(asked(), folder), made, folder)
+    assert ledger.others([folder], digest) == []
+    for changes in ({"draws": 20}, {"bounded": True}, {"back_end": "real"}, {"back_end": "real"}):
+        ledger.end(ledger.begin(asked(**changes), tmp_path / "other"), made, tmp_path / "other")
+    assert len(ledger.others([folder], digest)) == 4
+    assert len(ledger.others([tmp_path / "other"], digest)) == 5  # another repeat on the server, and simulated ones
+
+
+def test_an_interrupted_run_goes_on_in_its_line(tmp_path: Path) -> None:
+    folder, mark = tmp_path / "a", tmp_path / "run"
+    first = ledger.begin(asked(), folder, mark)
+    again = ledger.begin(asked(), folder, mark)
+    assert again == first and len(ledger.entries(tmp_path / ledger.LEDGER)) == 1
+    ledger.end(again, certificate(), folder)
+    assert ledger.begin(asked(), folder, mark).id != first.id  # that one has ended
+    mark.unlink()
+    assert ledger.begin(asked(), folder, mark).verdict == ledger.ABANDONED
+    assert len(ledger.entries(tmp_path / ledger.LEDGER)) == 3
 
 
 def test_what_else_was_tried_is_corrected_for(tmp_path: Path) -> None:
