@@ -46,6 +46,9 @@ def test_both_gains_with_the_level_of_their_intervals() -> None:
         assert f" {fmt.fixed(e[f'{of}gain_pp'], sign=True)} " in row and fmt.interval(e[f"{of}interval_pp"]) in row
     assert shown.count("90 % interval") == 2 and "95 %" not in shown
     assert f"e2e<=1s; decided by the {e['decided_by']}" in shown
+    worst = fmt.fixed(e["worst_seed_gain_pp"], sign=True)
+    share = fmt.fraction(e["unseen_loss_share"])
+    assert f"worst seed {worst}; with {e['n_seeds']} seeds losses on under {share} of traces go unseen" in shown
 
 
 def test_says_what_failed_and_why() -> None:
