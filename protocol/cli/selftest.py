@@ -57,11 +57,11 @@ class Size:
     def scaled(self, null: int) -> Size:
         """As many certificates of a family, and of the rest in the proportions of a full run."""
         return dataclasses.replace(
-            self, null=null, power=max(null // 2, 1), detect=max(null // 10, 1), worlds=max(null // 2, 40)
+            self, null=null, power=max(null // 2, 1), detect=max(null // 5, 1), worlds=max(null // 2, 40)
         )
 
 
-FULL = Size(null=2000, power=1000, detect=200, reps=300, worlds=1000)
+FULL = Size(null=2000, power=1000, detect=400, reps=300, worlds=1000)
 QUICK = Size(null=20, power=20, detect=3, reps=60, worlds=40, many=99, resamples=499, horizon_s=150.0)
 
 Task = Callable[[], Sequence[Row]]

@@ -223,7 +223,7 @@ def cells(root: int, null: int, power: int, detect: int, reps: int, draws: int, 
             told = NINE_IN_TEN if family.symmetric else None
             run = _bound(nine_in_ten, root, detect, n_seeds, draws, family, 0.5, reps)
             design = f"{n_seeds} seeds x {draws}, minimum effect 0.5"
-            yield Cell("gain said to be found", design, 0.0, {FOUND: told, FOUND_AMONG_FIVE: told}, run)
+            yield Cell(f"gain said to be found, {family.name}", design, 0.0, {FOUND: told, FOUND_AMONG_FIVE: told}, run)
 
 
 def _bound(function: Callable[..., list[dict[str, bool]]], *args: object) -> Callable[[], list[dict[str, bool]]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from protocol.cli.selftest import Kept, Task, _run
+from protocol.selftest import synthetic
 from protocol.selftest.counts import Row
 
 
@@ -37,3 +38,9 @@ def test_families_that_are_done_are_not_made_again(tmp_path: Path) -> None:
     assert set(kept.read()) == {"a", "b", "c"}
     other = Kept(tmp_path / "kept.jsonl", "protocol selftest --seed 2")
     assert not other.read() and _run(iter([task("a")]), 1, other)[0] == [row("a")] and made[-1] == "a"
+
+
+def test_no_two_families_have_one_name() -> None:
+    """What is kept is found again by its name."""
+    names = [f"{c.family}, {c.design}, gain {c.effect_pp:g}" for c in synthetic.cells(1, 20, 10, 4, 20, 19, 99)]
+    assert len(set(names)) == len(names) > 40
