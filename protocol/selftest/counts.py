@@ -24,6 +24,8 @@ _LIMITS = {
     FALSE: (0.0, ALPHA), COVERS: (0.93, 1.0), NINE_IN_TEN: (0.85, 0.95), POWER: (0.9, 1.0), EIGHTY: (0.8, 1.0),
     NOT_EIGHTY: (0.0, 0.8),
 }  # fmt: skip
+#: A schedule that is the same on every trace has a load gain of exactly 0, and a point for its interval.
+_ROUNDING = 1e-9
 #: A run holds some 150 shares to a bar, so one is called missed at an exact one-sided p below this.
 SIGNIFICANT = 0.001
 BARS = {
@@ -112,5 +114,5 @@ def verdict(gains: Gains, chance: float | None = None, load: float | None = None
             found[BET_COVERED] = gains.bounded.lower_bound <= chance
     if load is not None and gains.load is not None:
         inside = gains.load.interval
-        found[LOAD_COVERED] = inside.lower <= load <= inside.upper
+        found[LOAD_COVERED] = inside.lower - _ROUNDING <= load <= inside.upper + _ROUNDING
     return found
