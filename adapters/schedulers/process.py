@@ -255,6 +255,13 @@ class ProcessSource:
         self.close()
 
     @property
+    def uncovered(self) -> str | None:
+        """What its runs have read by now that no digest covers, in words; None where there is nothing."""
+        if not self.undigested:
+            return None
+        return f"read {', '.join(sorted(self.undigested))} after its first start, which the digest does not cover"
+
+    @property
     def files(self) -> tuple[Path, ...]:
         """Files that the digest covers: all that it may read of its own."""
         return tuple(self._files)

@@ -130,7 +130,7 @@ class Asked:
                 chosen, n_draws = self._afforded(root, chosen, notes)
         plan = Plan(
             self.opener(self.folder / "scheduler.log"), self.scheduler, root.seed, n_draws,
-            sequential=self.draws.sequential, secret=root.secret,
+            sequential=self.draws.sequential, secret=root.secret, digest=contender.get("digest"),
         )  # fmt: skip
         head = self.head(plan, root.seed, chosen, root, server)
         if trainer is not None:

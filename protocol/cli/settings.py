@@ -146,7 +146,7 @@ def setting_of(regime: Regime, worlds: Worlds, slos: Sequence[str] | None) -> Se
         name=regime.name,
         corridor=regime.corridor(),
         worlds=worlds,
-        sidecar=SimulatedSidecar(_model(regime)),
+        sidecar=SimulatedSidecar(model_of(regime)),
         learner=regime.learner,
         slos=tuple(dict.fromkeys(Slo.parse(text) for text in slos or (regime.slo,))),
         n_seeds=regime.seeds,
@@ -155,7 +155,7 @@ def setting_of(regime: Regime, worlds: Worlds, slos: Sequence[str] | None) -> Se
     )
 
 
-def _model(regime: Regime) -> SidecarModel:
+def model_of(regime: Regime) -> SidecarModel:
     """The regime's sidecar; the one for real traces is another server and has its own name."""
     model = SidecarModel.shipped(regime.sidecar).changed(regime.sidecar_overrides)
     return model.named(f"{model.name}-enlarged") if regime.name.startswith("trace:") else model
@@ -251,7 +251,7 @@ def told(regimes: Sequence[RegimePart]) -> list[str]:
 def _own_slo(trace: RequestTrace, regime: Regime) -> str:
     """Limits on TTFT and TPOT that the trace itself meets without merges: SLACK times their p95, two digits."""
     # Of no root: the limits are fixed before one is drawn.
-    sidecar = SimulatedSidecar(_model(regime)).load(trace, seeds.generator(0, "sidecar", "own-slo"))
+    sidecar = SimulatedSidecar(model_of(regime)).load(trace, seeds.generator(0, "sidecar", "own-slo"))
     idle = sidecar.replay(Schedule.empty(trace.n_islands))
     served = idle.outcome == SERVED
     if not served.any():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +28,7 @@ from protocol.certificate.verify import differences, verify
 from protocol.cli import learning, options
 from protocol.cli.pages import REPORT, differing_pages, draw_into, write_folder, write_pages
 from protocol.cli.progress import progress_bar
+from protocol.cli.remaking import contradicting, unproven
 from protocol.cli.settings import Overrides, contender_opener, describe_contender, outputs, settings_for
 from protocol.errors import BadInput
 from protocol.evidence import store
@@ -42,8 +44,10 @@ def register(app: typer.Typer) -> None:
 def verify_command(
     folder: Annotated[Path, typer.Argument(help="output folder of `protocol certify`, `live` or `calibrate`")],
     rerun: Annotated[str | None, typer.Option(help="the scheduler, to run everything again as well")] = None,
-    trace: Annotated[list[Path] | None, typer.Option(help="with --rerun: the traces, where there were any")] = None,
-    regime: Annotated[list[str] | None, typer.Option(help="with --rerun: regime files, where they were files")] = None,
+    trace: Annotated[list[Path] | None, typer.Option(help="the real traces, where there were any")] = None,
+    regime: Annotated[
+        list[str] | None, typer.Option(help="with --rerun or --trace: regime files, where they were files")
+    ] = None,
     learner: Annotated[str | None, typer.Option(help="with --rerun: --learner as it was, where there was one")] = None,
     key: Annotated[Path | None, typer.Option(help="Ed25519 public key (PEM) of the signature")] = None,
     rejudge: Annotated[
@@ -52,10 +56,16 @@ def verify_command(
     pages: Annotated[
         Path | None, typer.Option(help="new folder for report, tables and figures, drawn again (of today's version)")
     ] = None,
+    every_price: Annotated[
+        bool, typer.Option("--all", help="count the violations of every placement again, not of a sample drawn anew")
+    ] = False,
     jobs: options.Jobs = 2,
     most: Annotated[int, typer.Option(min=1, help="differences to print")] = 20,
 ) -> None:
-    """Recompute every gate from the raw files and draw every page again; exit 1 with each difference named."""
+    """Recompute every gate from the raw files, and the raw files from root, regime and decisions.
+
+    Draws every page again, prints what remains unproven, and exits with 1 when anything differs, each named.
+    """
     if (folder / calibration.FILE).is_file():
         _say([*check(folder), *check_simulated(folder)], most)
         typer.echo(f"verified: calibration of {calibration.read(folder).server} recomputed from its raw rows")
@@ -66,8 +76,6 @@ def verify_command(
         found += _carried(folder, stated)
     if key is not None:
         found += [wrong for wrong in [signature.check(folder / CERTIFICATE, key)] if wrong]
-    elif (folder / signature.SIGNATURE).is_file():
-        typer.echo("the signature was not checked: no --key", err=True)
     if (stated["schema"], stated["schema_version"]) in VERSION_1:
         if pages is not None:
             raise BadInput("--pages", "a certificate of version 1", "--rejudge NEW, which draws them")
@@ -76,19 +84,29 @@ def verify_command(
     if rejudge is not None:
         raise BadInput("--rejudge", "a certificate of today's version", "one of version 1")
     certificate = read_certificate(folder)
+    again = _Again(certificate, folder, rerun or "", regime or [], trace or [], jobs, learner)
+    if not found:
+        found += contradicting(certificate, folder, again.on_trace, every_price)
     if not found:
         found += _pages(certificate, folder)
     if rerun is not None and certificate.settings.back_end != "simulated":
         raise BadInput("--rerun", "a certificate of a real server", "none of those: what happened cannot happen again")
     if rerun is not None and not found:
-        again = _Again(certificate, folder, rerun, regime or [], trace or [], jobs, learner)
         found += again.differences()
     _say(found, most)
     how = "recomputed and run again" if rerun else "recomputed"
     typer.echo(f"verified: {certificate.verdict}, {len(certificate.claims)} claims {how} from {folder / RAW}")
+    for line in (*unproven(certificate, folder, again.on_trace, every_price, bool(rerun)), *_unsigned(folder, key)):
+        typer.echo(f"not shown: {line}")
     if pages is not None:
         draw_into(pages, certificate, store.read(folder / RAW))
         typer.echo(f"report: {pages / REPORT}")
+
+
+def _unsigned(folder: Path, key: Path | None) -> Iterator[str]:
+    if key is None:
+        there = (folder / signature.SIGNATURE).is_file()
+        yield f"who made it: {'its signature was not checked, for want of --key' if there else 'it is not signed'}"
 
 
 def _carried(folder: Path, stated: dict[str, Any]) -> list[str]:
@@ -125,12 +143,12 @@ def _pages(certificate: Certificate, folder: Path) -> list[str]:
     now, then = versions(), certificate.versions
     listed = certificate.pages or ()
     if any(now.get(name) != then.get(name) for name in ("jinja2", "matplotlib")):
-        typer.echo("report, tables and figures are not compared: they were drawn with other versions", err=True)
+        typer.echo("not shown: report, tables and figures, which were drawn with other versions")
         return []
     absent = [name for name in listed if not (folder / name).is_file()]
     if absent:
         which = "report, tables and figures" if len(absent) == len(listed) else ", ".join(absent)
-        typer.echo(f"not compared, because not there: {which}", err=True)
+        typer.echo(f"not shown: {which}, which are not there")
     if len(absent) == len(listed):
         return []
     return list(differing_pages(partial(write_pages, certificate, store.read(folder / RAW)), folder, listed))
@@ -157,6 +175,10 @@ class _Again:
         self.traces, self.jobs, self.learner = traces, jobs, learner
         self.given = {Path(r).stem: r for r in regimes} | {Regime.load(r).name: r for r in regimes}
         self.files = {t.name: t for t in traces}
+
+    def on_trace(self, old: RegimePart) -> tuple[Setting, RegimePart] | None:
+        """The setting of a regime on a real trace; None where its file was not given."""
+        return self._world(old) if (old.described("trace") or {}).get("file") in self.files else None
 
     def _world(self, old: RegimePart) -> tuple[Setting, RegimePart]:
         stated, real = old.sidecar.calibration, old.described("trace")
