@@ -5,7 +5,7 @@ Only the scheduler is taken at its word: what it decided, and what its second ru
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -37,9 +37,7 @@ class Sample:
         return np.sort(self.rng.choice(n, self.most, replace=False))
 
 
-def differences(
-    plan: Plan, setting: Setting, kind: str, evidence: Sequence[Evidence], sample: Sample
-) -> Iterator[str]:
+def differences(plan: Plan, setting: Setting, kind: str, evidence: Sequence[Evidence], sample: Sample) -> Iterator[str]:
     """Where the evidence of one regime is not what its root, its world and the decisions in it give.
 
     plan : as the campaign had it; nothing is opened.  kind : of the contender.  evidence : every seed's, in order.
@@ -70,7 +68,7 @@ def _seed(
     own = e.placed[POLICY]
     if e.corridor_violation is None:
         yield from _decided(setting, kind, e, own)
-        yield from _rows("rows of the policy", e, POLICY, sidecar.replay(_schedules(setting, own, sidecar)[0]))
+        yield from _rows("rows of the policy", e, POLICY, sidecar.replay(_schedules(setting, own, [0], sidecar)[0]))
     yield from _rows("rows without merges", e, NO_SYNC, sidecar.replay(Schedule.empty(trace.n_islands)))
     yield from _probed(plan, setting, kind, e)
     expected = _expected(plan, setting, kind, e, made, sidecar)
@@ -110,7 +108,7 @@ def _decided(setting: Setting, kind: str, e: Evidence, own: Placements) -> Itera
     elif setting.peers is not None:
         decided_ns, merged, least, most = _peer_decisions(setting.peers, setting.peers.read(own)[0], e)
     else:
-        decided_ns, merged, most = _decisions(setting.corridor, own.rows()[0])
+        decided_ns, merged, most = decisions(setting.corridor, own.rows()[0])
         least = most
     if not np.array_equal(decided_ns, e.decided_ns):
         yield f"decisions: {len(e.decided_ns)} stored, and by the schedule {len(decided_ns)} others"
@@ -121,9 +119,7 @@ def _decided(setting: Setting, kind: str, e: Evidence, own: Placements) -> Itera
         yield f"forced: stated {e.forced}, by the decisions {least if least == most else f'{least} to {most}'}"
 
 
-def _decisions(
-    corridor: Corridor, gaps: NDArray[np.integer]
-) -> tuple[NDArray[np.int64], NDArray[np.bool_], int]:
+def decisions(corridor: Corridor, gaps: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.bool_], int]:
     """When the control loop asks, what was answered, and how many merges it imposed, for this schedule to come out."""
     base_ns, forced = 0, 0
     decided: list[int] = []
@@ -230,19 +226,19 @@ def _same(one: Placements, other: Placements) -> bool:
     return all(a is b or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs)
 
 
-def _schedules(setting: Setting, placements: Placements, sidecar: LoadedSidecar) -> list[Schedule]:
+def _schedules(setting: Setting, placements: Placements, rows: Iterable[int], sidecar: LoadedSidecar) -> list[Schedule]:
     if setting.peers is not None:
-        return [setting.peers.schedule(s) for s in setting.peers.read(placements)]
-    return arms.schedules_of(placements.rows(), setting.corridor, sidecar.trace.n_islands)
+        merges = setting.peers.read(placements)
+        return [setting.peers.schedule(merges[row]) for row in rows]
+    gaps = placements.rows()
+    return arms.schedules_of([gaps[row] for row in rows], setting.corridor, sidecar.trace.n_islands)
 
 
-def _priced(
-    setting: Setting, arm: str, stated: Placements, sidecar: LoadedSidecar, sample: Sample
-) -> Iterator[str]:
+def _priced(setting: Setting, arm: str, stated: Placements, sidecar: LoadedSidecar, sample: Sample) -> Iterator[str]:
     """The first price of an arm that is not what the model counts."""
     rows = sample.rows(len(stated))
-    schedules = _schedules(setting, stated, sidecar)
-    again = arms.violations_of(sidecar, [schedules[row] for row in rows], setting.slos)
+    schedules = _schedules(setting, stated, rows.tolist(), sidecar)
+    again = arms.violations_of(sidecar, schedules, setting.slos)
     for k, slo in np.argwhere(again != stated.violations[rows])[:1]:
         a, b = int(stated.violations[rows[k], slo]), int(again[k, slo])
         yield f"{arm}, placement {rows[k]}, {setting.slos[slo]}: stated {a} violations, counted {b}"
@@ -282,8 +278,12 @@ def same_seed(one: Evidence, other: Evidence) -> str | None:
             return f"placements of {arm}"
     for arm in sorted({*one.simulated, *other.simulated}):
         mine, its = one.simulated.get(arm), other.simulated.get(arm)
-        if mine is None or its is None or any(
-            not np.array_equal(getattr(mine.rows, c.name), getattr(its.rows, c.name)) for c in fields(Measurements)
+        if (
+            mine is None
+            or its is None
+            or any(
+                not np.array_equal(getattr(mine.rows, c.name), getattr(its.rows, c.name)) for c in fields(Measurements)
+            )
         ):
             return f"rows of {arm}"
     return None

@@ -303,7 +303,7 @@ def _runs(
     """
     contender = _contender(plan.open_contender)
     rng = seeds.generator(plan.root_seed, "order", setting.name, seed)
-    first, last = (("policy", "again") if rng.random() < 0.5 else ("again", "policy"))
+    first, last = ("policy", "again") if rng.random() < 0.5 else ("again", "policy")
     others = [last, *range(plan.probes if contender.kind == "scheduler" else 0)]
     whole = {first: _whole(plan, setting, seed, workload, sidecar, first)}
     if seed == 0:  # once a regime the rest in a new process, where the system puts everything elsewhere
@@ -322,9 +322,7 @@ def _runs(
     return policy, (*found, *uncovered(contender, plan.digest))
 
 
-def _whole(
-    plan: Plan, setting: Setting, seed: int, workload: Workload, sidecar: LoadedSidecar, kind: str
-) -> Rollout:
+def _whole(plan: Plan, setting: Setting, seed: int, workload: Workload, sidecar: LoadedSidecar, kind: str) -> Rollout:
     if kind == "policy":
         return place(plan, setting, seed, workload, sidecar)
     contender = _contender(plan.open_contender)

@@ -135,9 +135,9 @@ def _block(
         forced=0 if policy is None else sum(d.merge and d.said is None for d in policy.decisions),
         corridor_violation=None,
         replay_difference=None,
-        probes=() if policy is None else (
-            Probe("determinism", None, _asked_again(plan, source, policy)), *uncovered(source)
-        ),  # fmt: skip
+        probes=()
+        if policy is None
+        else (Probe("determinism", None, _asked_again(plan, source, policy)), *uncovered(source)),  # fmt: skip
         placed={UNIFORM: Placements.of(gaps[None], np.empty((1, 0), np.int64))} if policy is not None else {},
         served=tuple(made),
     )

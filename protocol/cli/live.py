@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -136,7 +136,7 @@ class Asked:
 
     def request(self, regime: str, trust: Trust) -> Request:
         s = self.session
-        world = shortened(Regime.load(regime), s.segment_s, s.rate_scale)
+        world = shortened(Regime.load(regime), s.segment_s, s.rate_scale).replace(seeds=s.blocks)
         load, contender = MergeLoad.parse(self.server.merge_load), describe_contender(self.source())
         root = self.judging.root(str(contender.get("digest")), trust.preregistered)
         setting, text = generated(
@@ -145,7 +145,6 @@ class Asked:
         watched = self.learner.watched()
         if watched is not None:
             setting, text = watching(watched, setting, text)
-        setting = replace(setting, n_seeds=s.blocks)
         plan = live.SessionPlan(
             setting.name, setting.corridor, setting.learner, setting.worlds, root.seed, s.blocks,
             seconds_to_ns(s.segment_s), s.settle_s, root.secret,

@@ -5,6 +5,7 @@ Loads from root and regime, draws from the root, rows and prices from the sideca
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
@@ -14,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from adapters.schedulers.confinement import Confinement
+from adapters.sidecars.agreement import shown_for
+from adapters.sidecars.fitting import check_simulated
 from adapters.sidecars.simulated import SidecarModel, SimulatedSidecar, shipped_calibrations, shipped_names
 from adapters.traces.worlds import GeneratedWorlds
 from protocol import files
@@ -21,20 +24,45 @@ from protocol.calibration import store as calibration
 from protocol.campaign.again import Sample, differences, live_differences
 from protocol.campaign.plan import Contender, Plan, Setting
 from protocol.certificate.model import Certificate, Head, RegimePart, plain, versions
-from protocol.certificate.reading import RAW
+from protocol.certificate.reading import RAW, read_json
 from protocol.certificate.root import derived
 from protocol.certificate.verify import differences as fields_differing
+from protocol.certificate.verify import verify
 from protocol.cli import options
 from protocol.cli.settings import model_of, setting_of
-from protocol.errors import BadInput, ProtocolError
+from protocol.errors import ProtocolError
 from protocol.evidence import store
 from protocol.evidence.model import Evidence
 from protocol.reading import read
 from protocol.regimes.regime import Regime
+from protocol.workload.slo import Slo
 
 #: Placements of an arm and seed whose prices are counted again where nobody asks for all.
 PRICED = 32
+#: A regime's own number of seeds, which live sessions once left in its digest.
+_SEEDS = Regime.model_fields["seeds"].default
 Made = Callable[[RegimePart], tuple[Setting, RegimePart] | None]
+
+
+def recomputed(folder: Path) -> list[str]:
+    """Where a certificate, the models of its calibrations among it, is not what the files beside it give."""
+    return verify(folder) or list(_carried(folder, read_json(folder)))
+
+
+def _carried(folder: Path, stated: dict[str, Any]) -> Iterator[str]:
+    """Differences between what a certificate says of its calibrations and what their models and rows give."""
+    sound = True
+    for carried in sorted((folder / RAW / calibration.CARRIED).glob("*")):
+        for line in check_simulated(carried):
+            sound = False
+            yield line
+    for regime in stated["regimes"] if sound else ():
+        sidecar = regime["sidecar"]
+        if isinstance(sidecar, dict) and sidecar.get("agreement") is not None:
+            source = folder / RAW / calibration.carried_as(sidecar["calibration"]["name"])
+            again = shown_for(source, [Slo.parse(text) for text in regime["slos"]])
+            own = {key: sidecar.get(key) for key in again}
+            yield from (f"sidecar of {regime['name']}, {line}" for line in fields_differing(own, again))
 
 
 def contradicting(certificate: Certificate, folder: Path, made: Made, every_price: bool) -> Iterator[str]:
@@ -56,8 +84,8 @@ def contradicting(certificate: Certificate, folder: Path, made: Made, every_pric
                 setting = yield from _generated(head, regime)
             if setting is not None:
                 yield from _evidence(head, setting, mine, sample)
-        except ProtocolError as error:
-            yield f"{regime.name}: cannot be made again ({error})"
+        except (ProtocolError, KeyError, TypeError, ValueError, IndexError, ArithmeticError) as error:
+            yield f"{regime.name}: cannot be made again ({type(error).__name__}: {error})"
 
 
 def unproven(certificate: Certificate, folder: Path, made: Made, every_price: bool, rerun: bool) -> Iterator[str]:
@@ -145,10 +173,6 @@ def _on_trace(regime: RegimePart, made: Made) -> Generator[str, None, Setting | 
 
 def _generated(head: Head, part: RegimePart) -> Generator[str, None, Setting | None]:
     """The setting that a regime's own fields declare; what contradicts itself among them on the way."""
-    stated = part.sidecar
-    model = read(SidecarModel, {k: plain(stated)[k] for k in SidecarModel.model_fields}, f"sidecar {stated.name}")
-    if stated.described("digest") != model.digest:
-        yield f"{part.name}, sidecar.digest: stated {stated.described('digest')}, of its parameters {model.digest}"
     measured = (part.described("learner") or {}).get("kind") == "measured"
     regime = _regime(part, measured)
     if regime is None:
@@ -159,11 +183,22 @@ def _generated(head: Head, part: RegimePart) -> Generator[str, None, Setting | N
     setting = setting_of(regime, GeneratedWorlds(regime, head.settings.root_seed), part.slos)
     if not measured and setting.learner.tokens_per_step != part.tokens_per_step:
         yield f"{part.name}, tokens_per_step: stated {part.tokens_per_step}, by its learner {regime.learner}"
+    if head.settings.back_end == "live":
+        return setting
+    return replace(setting, sidecar=SimulatedSidecar((yield from _model(part, regime))))
+
+
+def _model(part: RegimePart, regime: Regime) -> Generator[str, None, SidecarModel]:
+    """The simulated sidecar as a certificate states it; where it is not the one that the regime names on the way."""
+    stated = part.sidecar
+    values = {k: v for k, v in plain(stated).items() if k in SidecarModel.model_fields}
+    model = read(SidecarModel, values, f"sidecar {stated.name}")
+    if stated.described("digest") != model.digest:
+        yield f"{part.name}, sidecar.digest: stated {stated.described('digest')}, of its parameters {model.digest}"
     own = model_of(regime)
-    same_version = head.versions.get("diloco-protocol") == versions()["diloco-protocol"]
-    if same_version and stated.name == own.name and stated.calibration is None and own.digest != model.digest:
-        yield f"{part.name}, sidecar: other parameters than {own.name} has with what the regime changes of it"
-    return replace(setting, sidecar=SimulatedSidecar(model))
+    if stated.calibration is None and (own.name, own.digest) != (model.name, model.digest):
+        yield f"{part.name}, sidecar: {model.name} is not {own.name} with what the regime changes of it"
+    return model
 
 
 def _regime(part: RegimePart, measured: bool) -> Regime | None:
@@ -172,18 +207,14 @@ def _regime(part: RegimePart, measured: bool) -> Regime | None:
     A certificate states the sidecar that served; which one the regime itself names, its digest tells.
     """
     values: dict[str, Any] = {k: v for k, v in plain(part).items() if k in Regime.model_fields}
-    values |= {k: getattr(part.corridor, k) for k in ("h_min", "h_max", "decision_steps")} | {"seeds": part.n_seeds}
+    values |= {k: getattr(part.corridor, k) for k in ("h_min", "h_max", "decision_steps")}
     if measured:  # no digest covers what replaced the modelled one, and nothing here reads either
         values["learner"] = Regime.load("ordinary").learner.model_dump(mode="json")
-    for name in dict.fromkeys([part.sidecar.name.removesuffix("-altered"), part.sidecar.name, *shipped_names()]):
-        try:
-            found = Regime.described({**values, "sidecar": name}, part.name)
-        except BadInput as error:
-            if name in shipped_names():
-                raise error
-            continue
+    names = dict.fromkeys([part.sidecar.name.removesuffix("-altered"), part.sidecar.name, *shipped_names()])
+    for name, n_seeds in itertools.product(names, {part.n_seeds, _SEEDS}):
+        found = Regime.described({**values, "sidecar": name, "seeds": n_seeds}, part.name)
         if found.digest == part.digest or measured:
-            return found
+            return found.replace(seeds=part.n_seeds)
     return None
 
 

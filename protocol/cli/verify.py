@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from adapters.sidecars.agreement import shown_for
 from adapters.sidecars.fitting import check_simulated
 from adapters.traces.readers import Reading
 from protocol import files
@@ -24,17 +23,17 @@ from protocol.certificate.model import Certificate, Head, RegimePart, plain, ver
 from protocol.certificate.preregistration import fixed_part
 from protocol.certificate.reading import CERTIFICATE, RAW, VERSION_1, read_certificate, read_json
 from protocol.certificate.root import secret_of
-from protocol.certificate.verify import differences, verify
+from protocol.certificate.verify import differences
 from protocol.cli import learning, options
 from protocol.cli.pages import REPORT, differing_pages, draw_into, write_folder, write_pages
 from protocol.cli.progress import progress_bar
 from protocol.cli.remaking import contradicting, unproven
+from protocol.cli.remaking import contradicting, recomputed, unproven
 from protocol.cli.settings import Overrides, contender_opener, describe_contender, outputs, settings_for
 from protocol.errors import BadInput
 from protocol.evidence import store
 from protocol.evidence.partial import locked
 from protocol.regimes.regime import Regime
-from protocol.workload.slo import Slo
 
 
 def register(app: typer.Typer) -> None:
@@ -71,9 +70,7 @@ def verify_command(
         typer.echo(f"verified: calibration of {calibration.read(folder).server} recomputed from its raw rows")
         return
     stated = read_json(folder)
-    found = verify(folder)
-    if not found:
-        found += _carried(folder, stated)
+    found = recomputed(folder)
     if key is not None:
         found += [wrong for wrong in [signature.check(folder / CERTIFICATE, key)] if wrong]
     if (stated["schema"], stated["schema_version"]) in VERSION_1:
@@ -91,6 +88,9 @@ def verify_command(
         found += _pages(certificate, folder)
     if rerun is not None and certificate.settings.back_end != "simulated":
         raise BadInput("--rerun", "a certificate of a real server", "none of those: what happened cannot happen again")
+    if found and certificate.versions.get("diloco-protocol") != versions()["diloco-protocol"]:
+        then = certificate.versions.get("diloco-protocol", "an unknown version")
+        typer.echo(f"made with diloco-protocol {then}; with that version, what differs here may agree", err=True)
     if rerun is not None and not found:
         found += again.differences()
     _say(found, most)
@@ -107,21 +107,6 @@ def _unsigned(folder: Path, key: Path | None) -> Iterator[str]:
     if key is None:
         there = (folder / signature.SIGNATURE).is_file()
         yield f"who made it: {'its signature was not checked, for want of --key' if there else 'it is not signed'}"
-
-
-def _carried(folder: Path, stated: dict[str, Any]) -> list[str]:
-    """Differences between what a certificate says of its calibrations and what their models and rows give."""
-    found: list[str] = []
-    for carried in sorted((folder / RAW / calibration.CARRIED).glob("*")):
-        found += check_simulated(carried)
-    for regime in stated["regimes"] if not found else ():
-        sidecar = regime["sidecar"]
-        if isinstance(sidecar, dict) and sidecar.get("agreement") is not None:
-            source = folder / RAW / calibration.carried_as(sidecar["calibration"]["name"])
-            again = shown_for(source, [Slo.parse(text) for text in regime["slos"]])
-            own = {key: sidecar.get(key) for key in again}
-            found += [f"sidecar of {regime['name']}, {line}" for line in differences(own, again)]
-    return found
 
 
 def _old(folder: Path, stated: dict[str, Any], found: list[str], most: int, rejudge: Path | None) -> None:
