@@ -26,11 +26,12 @@ from adapters.schedulers import open_scheduler
 from adapters.sidecars.simulated import SidecarModel, SimulatedSidecar, shipped_calibrations
 from adapters.traces.readers import Reading
 from protocol.campaign import arms
+from protocol.campaign.again import decisions
 from protocol.campaign.plan import Plan, Setting
 from protocol.campaign.run import run
 from protocol.certificate.assess import assess
 from protocol.certificate.model import Head, plain, versions
-from protocol.certificate.reading import RAW, read_certificate
+from protocol.certificate.reading import read_certificate
 from protocol.certificate.root import derived, fresh
 from protocol.cli import options
 from protocol.cli.pages import write_folder
@@ -236,8 +237,6 @@ def fewer_forced(base: Base, rng: np.random.Generator) -> Forged:
 
 def another_schedule(base: Base, rng: np.random.Generator) -> Forged:
     """A schedule that somebody with the trace would choose, simulated from end to end as if it had been decided."""
-    from protocol.campaign.again import decisions
-
     found = []
     for e in base.evidence:
         draws = e.placed[UNIFORM]
@@ -295,7 +294,7 @@ def repeated_seed(base: Base, rng: np.random.Generator) -> Forged:
     found = list(base.evidence)
     a, b = rng.choice(len(found), 2, replace=False)
     simulated = {arm: replace(r, seed=int(b)) for arm, r in found[a].simulated.items()}
-    digest = "%064x" % int(rng.integers(2**63))
+    digest = rng.bytes(32).hex()
     found[b] = replace(found[a], seed=int(b), trace_digest=digest, simulated=simulated)
     return copy.deepcopy(base.head), found
 
@@ -303,8 +302,9 @@ def repeated_seed(base: Base, rng: np.random.Generator) -> Forged:
 def another_load(base: Base, rng: np.random.Generator) -> Forged:
     found = list(base.evidence)
     k = int(rng.integers(len(found)))
-    change = [{"trace_digest": "%064x" % int(rng.integers(2**63))}, {"prompt_tokens": found[k].prompt_tokens + 1},
-              {"output_tokens": found[k].output_tokens - 1}]  # fmt: skip
+    e = found[k]
+    change = [{"trace_digest": rng.bytes(32).hex()}, {"prompt_tokens": e.prompt_tokens + 1},
+              {"output_tokens": e.output_tokens - 1}]  # fmt: skip
     found[k] = replace(found[k], **change[int(rng.integers(3))])
     return copy.deepcopy(base.head), found
 

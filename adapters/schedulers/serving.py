@@ -99,6 +99,7 @@ def run(request: dict[str, Any], pipe: Pipe, host: int, log: int, held_bytes: in
     if request["command"] is None and "clock" not in request["without"]:
         clock = Clock(request["clock_shift_s"])
     pipe.send(wire.dumps(_confine(request, clock, limits)))
+    os.environ.update(request["environment"])
     if request["command"]:
         os.dup2(pipe.incoming, 0)
         os.dup2(pipe.outgoing, 1)

@@ -54,6 +54,27 @@ class Judging:
 
 
 @dataclass(frozen=True)
+class Declared:
+    """What the scheduler is given beside what every one gets."""
+
+    environment: Annotated[
+        list[str] | None,
+        typer.Option(help="a variable for the scheduler's environment, NAME=VALUE, part of its digest; repeatable"),
+    ] = None
+
+    @property
+    def variables(self) -> tuple[tuple[str, str], ...]:
+        """Raises BadInput on what is no NAME=VALUE, and on a name given twice."""
+        found: dict[str, str] = {}
+        for text in self.environment or ():
+            name, equals, value = text.partition("=")
+            if not equals or name in found:
+                raise BadInput("--environment", repr(text), "NAME=VALUE, each name once")
+            found[name] = value
+        return tuple(sorted(found.items()))
+
+
+@dataclass(frozen=True)
 class Worlds:
     """Which regimes and traces."""
 

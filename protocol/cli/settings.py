@@ -49,12 +49,17 @@ SHORTEST_S, WANTED_SEEDS = 120.0, 20
 SLACK = 1.5
 
 
-def contender_opener(scheduler: str, log: str, hidden: tuple[str, ...] = ()) -> Contender:
+def contender_opener(
+    scheduler: str, log: str, hidden: tuple[str, ...] = (), environment: tuple[tuple[str, str], ...] = ()
+) -> Contender:
     """Open a scheduler; a function of plain values, so that every worker process can open its own.
 
-    hidden : files and folders that it may not read: the traces and the output.
+    hidden : files and folders that it may not read: the traces and the output.  environment : declared variables.
     """
-    return open_scheduler(scheduler, log_path=Path(log) if log else None, hidden=[Path(path) for path in hidden])
+    return open_scheduler(
+        scheduler, log_path=Path(log) if log else None, hidden=[Path(path) for path in hidden],
+        environment=dict(environment),
+    )  # fmt: skip
 
 
 def outputs(folder: Path) -> list[Path]:

@@ -160,6 +160,8 @@ class _Again:
         self.traces, self.jobs, self.learner = traces, jobs, learner
         self.given = {Path(r).stem: r for r in regimes} | {Regime.load(r).name: r for r in regimes}
         self.files = {t.name: t for t in traces}
+        declared: dict[str, str] = certificate.contender.described("environment") or {}
+        self.environment = tuple(sorted(declared.items()))
 
     def on_trace(self, old: RegimePart) -> tuple[Setting, RegimePart] | None:
         """The setting of a regime on a real trace; None where its file was not given."""
@@ -192,10 +194,12 @@ class _Again:
         with tempfile.TemporaryDirectory() as temporary:
             log = str(Path(temporary) / "scheduler.log")
             plan = Plan(
-                partial(contender_opener, self.scheduler, log, hidden), self.scheduler, asked.root_seed, asked.draws,
-                asked.control_draws, asked.probes, asked.sequential, secret_of(asked.nonce),
+                partial(contender_opener, self.scheduler, log, hidden, self.environment), self.scheduler,
+                asked.root_seed, asked.draws, asked.control_draws, asked.probes, asked.sequential,
+                secret_of(asked.nonce),
             )  # fmt: skip
-            contender = describe_contender(contender_opener(self.scheduler, "", hidden), [s for s, _ in worlds])
+            source = contender_opener(self.scheduler, "", hidden, self.environment)
+            contender = describe_contender(source, [setting for setting, _ in worlds])
             head = self._head(contender, [described for _, described in worlds])
             trainer = None
             if asked.train is not None:
@@ -219,7 +223,7 @@ class _Again:
     def _came_later(self, hidden: tuple[str, ...]) -> tuple[str, ...]:
         """Data beside the scheduler that the judged run could not see: a registration, a key, a later download."""
         stated = self.certificate.contender.described("files") or ()
-        source = contender_opener(self.scheduler, "", hidden)
+        source = contender_opener(self.scheduler, "", hidden, self.environment)
         try:
             names = source.describe().get("files")
             named = zip(names if isinstance(names, list) else (), getattr(source, "files", ()), strict=True)
