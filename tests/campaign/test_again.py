@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from strategies import CORRIDOR, FunctionRun, FunctionSource, PlanSource, coin, plan_of, quiet, ran, setting
+from strategies import CORRIDOR, FunctionSource, PlanSource, coin, plan_of, quiet, ran, setting
 
 from protocol.campaign import arms
 from protocol.campaign.again import Sample, decisions, differences, same_seed
@@ -130,29 +130,21 @@ def test_the_same_seed_is_the_same_evidence_and_another_is_told() -> None:
 # The order of runs -----------------------------------------------------------------------------------------------
 
 
-class Noting(FunctionSource):
-    """Notes of each of its runs whether its clock was ahead, and when it was last asked."""
-
-    def start(self, words: tuple[int, ...], run_deadline_s: float = 300.0) -> FunctionRun:
-        made = super().start(words)
-        self.runs.append((self.clock_shift_s > 0, made))
-        return made
-
-
-def test_runs_of_a_seed_come_in_a_drawn_order_of_kind() -> None:
+def test_runs_of_a_seed_come_in_a_drawn_order_of_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole run is first; the one whose clock is ahead, and the one that stops early, come in any order."""
-    orders = set()
+    source, made = FunctionSource(quiet), arms.place
+    kinds: list[str] = []
+
+    def noted(*arguments: object, until_ns: int | None = None) -> object:
+        kinds.append("stopped" if until_ns else "ahead" if source.clock_shift_s else "counts")
+        return made(*arguments, until_ns=until_ns)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(arms, "place", noted)
     for seed in range(12):
-        source = Noting(quiet)
-        source.runs = []
         run_seed(plan_of(source), setting(n_seeds=12), seed)
-        last = [made.seen[-1].time_s for _, made in source.runs]
-        orders.add(tuple(
-            "ahead" if ahead else "counts" if at == max(last) else "stopped"
-            for (ahead, _), at in zip(source.runs, last, strict=True)
-        ))  # fmt: skip
-    assert len(orders) >= 3 and all(sorted(o) == ["ahead", "counts", "stopped"] for o in orders)
-    assert not any(o[0] == "stopped" for o in orders)
+    orders = {tuple(kinds[k : k + 3]) for k in range(0, len(kinds), 3)}
+    assert len(kinds) == 36 and len(orders) >= 3
+    assert all(sorted(o) == ["ahead", "counts", "stopped"] and o[0] != "stopped" for o in orders)
 
 
 def test_what_no_digest_covers_is_noted() -> None:

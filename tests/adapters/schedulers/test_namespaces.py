@@ -81,7 +81,8 @@ def test_ending_a_host_in_the_middle_of_a_run_loses_nothing(tmp_path: Path) -> N
     source.start((1,))  # type: ignore[union-attr]
     host = source.host  # type: ignore[union-attr]
     assert host is not None
-    host.end()
+    host.process.terminate()
+    host.process.wait(10)
     source.close()
     assert (folder / "data" / "table.csv").read_text() == "1,2" and (folder / "sched.py").exists()
     assert not Path(host.scratch).exists()
