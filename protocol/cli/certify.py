@@ -31,6 +31,7 @@ from protocol.cli.settings import (
     contender_opener,
     describe_contender,
     outputs,
+    refuse_endless,
     settings_for,
     without_calibration,
 )
@@ -147,6 +148,7 @@ class Asked:
             server = real.reach(self.sidecar.sidecar, self.server, chosen)
             if self.sidecar.budget_minutes is not None:
                 chosen, n_draws = self._afforded(root, chosen, notes)
+        refuse_endless(chosen[0], n_draws)
         plan = Plan(
             self.opener(self.folder / "scheduler.log"), self.scheduler, root.seed, n_draws,
             sequential=self.draws.sequential, secret=root.secret, digest=contender.get("digest"),

@@ -18,6 +18,8 @@ from protocol.errors import BadInput
 #: Default draws a seed in simulation, and the most that `--draws auto` makes; on a real server each is a real replay.
 DRAWS, REAL_DRAWS = 999, 9
 #: Gain in pp that must be exceeded where nothing is declared: less is no claim that anyone needs.
+MOST_DRAWS = 1_000_000
+#: Gain in pp that must be exceeded where nothing is declared: less is no claim that anyone needs (SPEC 6).
 MIN_EFFECT_PP = 0.5
 
 
@@ -118,8 +120,8 @@ class Draws:
 
     def __post_init__(self) -> None:
         text = self.draws
-        if text not in (None, "auto") and (text is None or not text.isdigit() or int(text) < 1):
-            raise BadInput("--draws", repr(text), "a whole number from 1 on, or auto")
+        if text not in (None, "auto") and not (text and text.isdecimal() and 1 <= int(text[:9]) <= MOST_DRAWS):
+            raise BadInput("--draws", f"{text!r:.40}", f"a whole number from 1 to {MOST_DRAWS}, or auto")
 
     @property
     def sequential(self) -> bool:

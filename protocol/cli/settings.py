@@ -43,6 +43,8 @@ RECORDED_SERVER = {
     "b_s": 5e-5, "c_s": 1e-5, "max_num_seqs": 64, "max_batched_tokens": 4096, "kv_tokens": 500_000,
     "prefill_slowdown": 1.7, "decode_slowdown": 1.7,
 }  # fmt: skip
+#: Requests that one campaign may replay: weeks of one core.
+MOST_REPLAYED = 1e13
 #: Windows of a real trace: long enough for a few merges, short enough for this many seeds where the trace allows.
 SHORTEST_S, WANTED_SEEDS = 120.0, 20
 #: Default limits on a real trace: this many times the p95 that the same requests have without any merge.
@@ -251,6 +253,21 @@ def told(regimes: Sequence[RegimePart]) -> list[str]:
             lines += [f"{regime.name}:", *(f"  {one}" for one in trace["taken"])]
             lines += [f"  not read: columns {', '.join(trace['unread'])}"] if trace["unread"] else []
     return lines
+
+
+def refuse_endless(settings: Sequence[Setting], draws: int) -> None:
+    """Refuse before any work what no machine ends.  Raises BadInput with the number of requests to replay."""
+    total = 0.0
+    for s in settings:
+        if isinstance(s.worlds, GeneratedWorlds):
+            regime = s.worlds.regime
+            a_seed = regime.arrivals.mean_rate_per_s * (regime.horizon_s + regime.cooldown_s) * regime.islands
+        else:
+            a_seed = max(len(s.worlds.workload(seed).trace) for seed in range(s.n_seeds))
+        total += s.n_seeds * a_seed * draws * len(s.slos)
+    if total > MOST_REPLAYED:
+        found = f"{total:.2g} requests to replay, at some million a second"
+        raise BadInput("--seeds, --draws", found, f"at most {MOST_REPLAYED:.2g}: fewer seeds, draws or regimes")
 
 
 def _own_slo(trace: RequestTrace, regime: Regime) -> str:

@@ -67,7 +67,7 @@ def verify_command(
     """
     if (folder / calibration.FILE).is_file():
         _say([*check(folder), *check_simulated(folder)], most)
-        typer.echo(f"verified: calibration of {calibration.read(folder).server} recomputed from its raw rows")
+        _tell(f"verified: calibration of {calibration.read(folder).server} recomputed from its raw rows")
         return
     stated = read_json(folder)
     found = recomputed(folder)
@@ -90,17 +90,22 @@ def verify_command(
         raise BadInput("--rerun", "a certificate of a real server", "none of those: what happened cannot happen again")
     if found and certificate.versions.get("diloco-protocol") != versions()["diloco-protocol"]:
         then = certificate.versions.get("diloco-protocol", "an unknown version")
-        typer.echo(f"made with diloco-protocol {then}; with that version, what differs here may agree", err=True)
+        _tell(f"made with diloco-protocol {then}; with that version, what differs here may agree", err=True)
     if rerun is not None and not found:
         found += again.differences()
     _say(found, most)
     how = "recomputed and run again" if rerun else "recomputed"
-    typer.echo(f"verified: {certificate.verdict}, {len(certificate.claims)} claims {how} from {folder / RAW}")
+    _tell(f"verified: {certificate.verdict}, {len(certificate.claims)} claims {how} from {folder / RAW}")
     for line in (*unproven(certificate, folder, again.on_trace, every_price, bool(rerun)), *_unsigned(folder, key)):
-        typer.echo(f"not shown: {line}")
+        _tell(f"not shown: {line}")
     if pages is not None:
         draw_into(pages, certificate, store.read(folder / RAW))
-        typer.echo(f"report: {pages / REPORT}")
+        _tell(f"report: {pages / REPORT}")
+
+
+def _tell(text: str, err: bool = False) -> None:
+    """Print one line; what a certificate says may hold control characters."""
+    typer.echo(files.clean(text), err=err)
 
 
 def _unsigned(folder: Path, key: Path | None) -> Iterator[str]:
@@ -112,15 +117,15 @@ def _unsigned(folder: Path, key: Path | None) -> Iterator[str]:
 def _old(folder: Path, stated: dict[str, Any], found: list[str], most: int, rejudge: Path | None) -> None:
     """A certificate of version 1: its budgets, violations and gains, and what today's rules make of them."""
     _say(found, most)
-    typer.echo(f"verified: version 1, {stated['verdict']}: digests, budgets, violations and gains recomputed")
+    _tell(f"verified: version 1, {stated['verdict']}: digests, budgets, violations and gains recomputed")
     head, evidence, now = version_1.rejudged(folder)
-    typer.echo(f"under the rules of version {now.schema_version}: {now.verdict}. {now.sentence}")
+    _tell(f"under the rules of version {now.schema_version}: {now.verdict}. {now.sentence}")
     if rejudge is None:
         return
     carried = sorted((folder / RAW / calibration.CARRIED).glob("*"))
     with locked(rejudge):
         write_folder(rejudge, now, head, partial(store.write, evidence), evidence, carried)
-    typer.echo(f"judged again: {rejudge / CERTIFICATE}")
+    _tell(f"judged again: {rejudge / CERTIFICATE}")
 
 
 def _pages(certificate: Certificate, folder: Path) -> list[str]:
@@ -128,12 +133,12 @@ def _pages(certificate: Certificate, folder: Path) -> list[str]:
     now, then = versions(), certificate.versions
     listed = certificate.pages or ()
     if any(now.get(name) != then.get(name) for name in ("jinja2", "matplotlib")):
-        typer.echo("not shown: report, tables and figures, which were drawn with other versions")
+        _tell("not shown: report, tables and figures, which were drawn with other versions")
         return []
     absent = [name for name in listed if not (folder / name).is_file()]
     if absent:
         which = "report, tables and figures" if len(absent) == len(listed) else ", ".join(absent)
-        typer.echo(f"not shown: {which}, which are not there")
+        _tell(f"not shown: {which}, which are not there")
     if len(absent) == len(listed):
         return []
     return list(differing_pages(partial(write_pages, certificate, store.read(folder / RAW)), folder, listed))
@@ -142,9 +147,9 @@ def _pages(certificate: Certificate, folder: Path) -> list[str]:
 def _say(found: list[str], most: int) -> None:
     """Print what differs; exit with 1 when anything does."""
     for line in found[:most]:
-        typer.echo(f"differs: {line}")
+        _tell(f"differs: {line}")
     if len(found) > most:
-        typer.echo(f"and {len(found) - most} more differences")
+        _tell(f"and {len(found) - most} more differences")
     if found:
         raise typer.Exit(1)
 
