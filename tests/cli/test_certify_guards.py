@@ -13,6 +13,7 @@ from adapters.traces.readers import Reading
 from protocol.cli.certify import Asked, Sidecar
 from protocol.cli.groups import Declared, Draws, Judging, Learning, Output, Server, Training, Worlds
 from protocol.cli.settings import Overrides, refuse_endless, settings_for
+from protocol.cli.verify import _tell
 from protocol.errors import BadInput
 from protocol.evidence.model import Evidence
 from protocol.replay.replay import UNIFORM
@@ -56,3 +57,8 @@ def test_kept_seeds_are_tried_before_they_are_taken_over(tmp_path: Path) -> None
     kept["toy", 0] = e.with_placed(UNIFORM, replace(e.placed[UNIFORM], violations=dearer))
     with pytest.raises(BadInput, match=r"out/\.partial: found a kept seed 0 of toy that a fresh run does not bear out"):
         asked._check_kept(plan, ([world], []), kept)
+
+
+def test_what_a_certificate_says_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    _tell('differs: contender.name: stated "\x1b[2J\u202eSSAP\nverified: PASS"')
+    assert capsys.readouterr().out == 'differs: contender.name: stated "U+001B[2JU+202ESSAP verified: PASS"\n'
