@@ -47,6 +47,9 @@ from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM
 CODE = "class Quiet:\n    def decide(self, obs):\n        return obs.in_flight < 4\n"
 DRAWS, CONTROLS = 49, 19
 REGIME = """
+learner = {floor = 2.0, scale = 1.9, offset_steps = 6000.0, exponent = 0.5, tokens_per_step = 2048}
+pace.step_s = 0.0735
+tokens = {prompt.values = [64, 256], output.values = [128]}
 [regime]
 name = "forged"
 version = 1
@@ -56,24 +59,12 @@ horizon_s = 150.0
 cooldown_s = 20.0
 seeds = 8
 planner_budget = 4
-[pace]
-step_s = 0.0735
 [arrivals]
 process = "bursts-aperiodic"
 rate_per_s = 3.0
 busy_rate_per_s = 12.0
 busy_s = 15.0
 quiet_s = 30.0
-[tokens.prompt]
-values = [64, 256]
-[tokens.output]
-values = [128]
-[learner]
-floor = 2.0
-scale = 1.9
-offset_steps = 6000.0
-exponent = 0.5
-tokens_per_step = 2048
 """
 
 Asked = dict[str, Any]
@@ -94,8 +85,14 @@ class Base:
         self.root = options.ROOT if root is None else root.seed
         self.calibrations = [] if calibration is None else [shipped_calibrations()[calibration]]
         self.settings, regimes = settings_for([regime], [], Reading(), self.root, Overrides(seeds=n_seeds))
-        opener = partial(open_scheduler, str(path))
-        self.plan = Plan(opener, path.name, self.root, DRAWS, CONTROLS, secret=root.secret if root else b"")
+        self.plan = Plan(
+            partial(open_scheduler, str(path)),
+            path.name,
+            self.root,
+            DRAWS,
+            CONTROLS,
+            secret=root.secret if root else b"",
+        )
         self.head = Head.model_validate({
             "contender": contender, "versions": versions(), "regimes": [plain(r) for r in regimes],
             "settings": {
@@ -168,14 +165,9 @@ def cheaper_policy(base: Base, rng: np.random.Generator) -> Forged:
     return copy.deepcopy(base.head), found
 
 
-def dearer_without_merges(base: Base, rng: np.random.Generator) -> Forged:
+def dearer(base: Base, rng: np.random.Generator, arm: str) -> Forged:
     by = int(rng.integers(1, 40))
-    return copy.deepcopy(base.head), [_repriced(e, NO_SYNC, lambda v: v + by) for e in base.evidence]
-
-
-def worse_optimum(base: Base, rng: np.random.Generator) -> Forged:
-    by = int(rng.integers(1, 20))
-    return copy.deepcopy(base.head), [_repriced(e, OPTIMUM, lambda v: v + by) for e in base.evidence]
+    return copy.deepcopy(base.head), [_repriced(e, arm, lambda v: v + by) for e in base.evidence]
 
 
 def one_request_moved(base: Base, rng: np.random.Generator) -> Forged:
@@ -265,9 +257,8 @@ def another_schedule(base: Base, rng: np.random.Generator) -> Forged:
 
 def _fewer(base: Base, kept: list[Evidence]) -> Forged:
     head = copy.deepcopy(base.head)
-    regime = Regime.load(base.setting.name) if not base.toml else Regime.load(base.toml)
-    head["regimes"][0]["n_seeds"] = len(kept)
-    head["regimes"][0]["digest"] = regime.replace(seeds=len(kept)).digest
+    digest = Regime.load(base.toml or base.setting.name).replace(seeds=len(kept)).digest
+    head["regimes"][0] |= {"n_seeds": len(kept), "digest": digest}
     numbers = [e.seed for e in kept]
     found = []
     for k, e in enumerate(kept):
@@ -348,9 +339,7 @@ def another_sidecar(base: Base, rng: np.random.Generator) -> Forged:
     values = {k: stated[k] for k in SidecarModel.model_fields}
     model = SidecarModel(**values).replace(decode_slowdown=values["decode_slowdown"] * float(rng.uniform(1.1, 2)))
     stated |= {**model.model_dump(), "digest": model.digest}
-    setting = replace(base.setting, sidecar=SimulatedSidecar(model))
-    found = run(base.plan, [setting], jobs=1)
-    return head, found
+    return head, run(base.plan, [replace(base.setting, sidecar=SimulatedSidecar(model))], jobs=1)
 
 
 def another_limit(base: Base, rng: np.random.Generator) -> Forged:
@@ -429,8 +418,8 @@ KINDS: dict[str, tuple[Callable[[Base, np.random.Generator], Forged], int, str]]
     "control costs raised": (dearer_controls, 20, "public"),
     "some control costs raised": (a_few_dearer_controls, 10, "public"),
     "policy's late requests made quick": (cheaper_policy, 12, "public"),
-    "no-sync costs raised": (dearer_without_merges, 6, "public"),
-    "optimum made worse": (worse_optimum, 6, "public"),
+    "no-sync costs raised": (partial(dearer, arm=NO_SYNC), 6, "public"),
+    "optimum made worse": (partial(dearer, arm=OPTIMUM), 6, "public"),
     "one request moved": (one_request_moved, 8, "public"),
     "prices swapped with the best draw": (swapped_placements, 4, "public"),
     "dear draws instead of cheap ones": (chosen_controls, 8, "public"),

@@ -70,9 +70,7 @@ def verify_command(
         _tell(f"verified: calibration of {calibration.read(folder).server} recomputed from its raw rows")
         return
     stated = read_json(folder)
-    found = recomputed(folder)
-    if key is not None:
-        found += [wrong for wrong in [signature.check(folder / CERTIFICATE, key)] if wrong]
+    found = [*recomputed(folder), *_signature(folder, key)]
     if (stated["schema"], stated["schema_version"]) in VERSION_1:
         if pages is not None:
             raise BadInput("--pages", "a certificate of version 1", "--rejudge NEW, which draws them")
@@ -94,10 +92,7 @@ def verify_command(
     if rerun is not None and not found:
         found += again.differences()
     _say(found, most)
-    how = "recomputed and run again" if rerun else "recomputed"
-    _tell(f"verified: {certificate.verdict}, {len(certificate.claims)} claims {how} from {folder / RAW}")
-    for line in (*unproven(certificate, folder, again.on_trace, every_price, bool(rerun)), *_unsigned(folder, key)):
-        _tell(f"not shown: {line}")
+    _verified(again, every_price, key)
     if pages is not None:
         draw_into(pages, certificate, store.read(folder / RAW))
         _tell(f"report: {pages / REPORT}")
@@ -106,6 +101,21 @@ def verify_command(
 def _tell(text: str, err: bool = False) -> None:
     """Print one line; what a certificate says may hold control characters."""
     typer.echo(files.clean(text), err=err)
+
+
+def _verified(again: _Again, every_price: bool, key: Path | None) -> None:
+    """What agreed, and what that leaves unproven."""
+    certificate, folder, rerun = again.certificate, again.folder, bool(again.scheduler)
+    how = "recomputed and run again" if rerun else "recomputed"
+    _tell(f"verified: {certificate.verdict}, {len(certificate.claims)} claims {how} from {folder / RAW}")
+    for line in (*unproven(certificate, folder, again.on_trace, every_price, rerun), *_unsigned(folder, key)):
+        _tell(f"not shown: {line}")
+
+
+def _signature(folder: Path, key: Path | None) -> Iterator[str]:
+    wrong = None if key is None else signature.check(folder / CERTIFICATE, key)
+    if wrong is not None:
+        yield wrong
 
 
 def _unsigned(folder: Path, key: Path | None) -> Iterator[str]:
@@ -118,6 +128,7 @@ def _old(folder: Path, stated: dict[str, Any], found: list[str], most: int, reju
     """A certificate of version 1: its budgets, violations and gains, and what today's rules make of them."""
     _say(found, most)
     _tell(f"verified: version 1, {stated['verdict']}: digests, budgets, violations and gains recomputed")
+    _tell("not shown: that its rows follow from root, regime and decisions: those of version 1 are not made again")
     head, evidence, now = version_1.rejudged(folder)
     _tell(f"under the rules of version {now.schema_version}: {now.verdict}. {now.sentence}")
     if rejudge is None:
