@@ -114,9 +114,6 @@ class Base:
         return folder
 
 
-# Prices and rows -------------------------------------------------------------------------------------------------
-
-
 def _repriced(e: Evidence, arm: str, change: Callable[[np.ndarray], np.ndarray]) -> Evidence:
     p = e.placed[arm]
     return e.with_placed(arm, replace(p, violations=np.maximum(change(p.violations), 0).astype(np.int64)))
@@ -327,9 +324,6 @@ def renamed(base: Base, rng: np.random.Generator) -> Forged:
     head["contender"]["name"] = f"better-{int(rng.integers(1000))}.py"
     head["contender"]["files"] = [head["contender"]["name"]]
     return head, base.evidence
-
-
-# What was asked --------------------------------------------------------------------------------------------------
 
 
 def another_sidecar(base: Base, rng: np.random.Generator) -> Forged:
