@@ -230,20 +230,35 @@ def test_entropy_of_its_own_fails_determinism(judge: Judge, name: str) -> None:
     assert "a second run differs" in judged.reason and "clock or unseeded entropy" in judged.reason
 
 
-#: Name: code.  Clocks show the time of the replay, so that what looks at one decides the same every time.
+#: Name: code.  Clocks show the time of the replay, and the second run sees them ahead.
 CLOCKS = {
     "the clock": cheat("import time\nreturn time.time_ns() // 1000 % 7 == 0"),
-    "another clock": cheat("from datetime import datetime\nreturn datetime.now().microsecond % 7 == 0"),
+    "another clock": cheat("import datetime as d\nreturn d.datetime.now().microsecond % 7 == d.datetime.now().hour"),
+    "the hour": cheat("from datetime import datetime\nreturn datetime.now().hour % 2 == 0 and obs.in_flight < 4"),
     "processor time": cheat("import time\nreturn time.process_time_ns() // 1000 % 3 == 0"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CLOCKS)
-def test_clocks_show_the_time_of_the_replay(judge: Judge, name: str) -> None:
+def test_what_a_clock_says_must_not_matter(judge: Judge, name: str) -> None:
     judged = judge(CLOCKS[name])
-    if judged.unsound or (judged.refused and "clock" in WITHOUT):  # real clocks fail determinism
+    assert judged.refused and judged.check("determinism")["status"] == "failed", judged.reason
+
+
+def test_time_that_passed_is_the_time_of_the_replay(judge: Judge, innocent: Judged) -> None:
+    judged = judge(
+        """
+        import time
+        class Patient:
+            def __init__(self):
+                self.begin = time.monotonic()
+            def decide(self, obs):
+                return obs.in_flight < 4 and abs(time.monotonic() - self.begin - obs.time_s) < 1e-3
+        """
+    )
+    if judged.unsound or "clock" in WITHOUT:
         return
-    assert not judged.refused and judged.check("determinism")["status"] == "passed", judged.reason
+    assert not judged.refused and same_placements(judged, innocent)
 
 
 # --- quiet cheats: everything else ----------------------------------------------------------------------------------
