@@ -116,6 +116,8 @@ def run(request: dict[str, Any], pipe: Pipe, host: int, log: int, held_bytes: in
 def _confine(request: dict[str, Any], clock: Clock | None, limits: list[str]) -> dict[str, object]:
     """Confine this process for good, and say what took hold."""
     without, refused = set(request["without"]), request["namespaces_refused"]
+    if refused is None:
+        refused = namespaces.only_writable(request["scratch"], request["writable"][0])
     if refused is None and "seccomp" in without:
         namespaces.private_memory()
     namespaces.drop_privileges()

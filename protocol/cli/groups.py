@@ -17,9 +17,8 @@ from protocol.errors import BadInput
 
 #: Default draws a seed in simulation, and the most that `--draws auto` makes; on a real server each is a real replay.
 DRAWS, REAL_DRAWS = 999, 9
-#: Gain in pp that must be exceeded where nothing is declared: less is no claim that anyone needs.
 MOST_DRAWS = 1_000_000
-#: Gain in pp that must be exceeded where nothing is declared: less is no claim that anyone needs (SPEC 6).
+#: Gain in pp that must be exceeded where nothing is declared: less is no claim that anyone needs.
 MIN_EFFECT_PP = 0.5
 
 

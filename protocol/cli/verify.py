@@ -27,7 +27,6 @@ from protocol.certificate.verify import differences
 from protocol.cli import learning, options
 from protocol.cli.pages import REPORT, differing_pages, draw_into, write_folder, write_pages
 from protocol.cli.progress import progress_bar
-from protocol.cli.remaking import contradicting, unproven
 from protocol.cli.remaking import contradicting, recomputed, unproven
 from protocol.cli.settings import Overrides, contender_opener, describe_contender, outputs, settings_for
 from protocol.errors import BadInput
