@@ -235,7 +235,7 @@ CLOCKS = {
     "the clock": cheat("import time\nreturn time.time_ns() // 1000 % 7 == 0"),
     "another clock": cheat("import datetime as d\nreturn d.datetime.now().microsecond % 7 == d.datetime.now().hour"),
     "the hour": cheat("from datetime import datetime\nreturn datetime.now().hour % 2 == 0 and obs.in_flight < 4"),
-    "processor time": cheat("import time\nreturn time.process_time_ns() // 1000 % 3 == 0"),
+    "processor time": cheat("import time\nreturn time.process_time_ns() // 1000 % 7 == 0"),
 }  # fmt: skip
 
 
