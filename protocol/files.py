@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator
@@ -21,6 +22,11 @@ OURS = "diloco-protocol/"
 #: What an unfinished run leaves in its output folder; the last one is where results wait for their place.
 LOG, PARTIAL, LOCK, WAITING = "scheduler.log", ".partial", ".lock", ".protocol-writing"
 UNFINISHED = (LOG, PARTIAL, LOCK, WAITING)
+#: Names in an unfinished run's folder, those of what is being written there among them.
+_PARTS = re.compile(
+    r"\.?(plan\.json|asked\.json|(seed|replay|run|on-off|idle)-.*|[0-9a-f]{24}\.json|[0-9a-f]{12}\.[0-9]+\.tmp)"
+)
+_UNTOUCHED = "nothing there was touched"
 _CERTIFICATE_BYTES = 256 << 20
 
 
@@ -89,6 +95,30 @@ def sha256(path: Path) -> str:
 # Output folders --------------------------------------------------------------------------------------------------
 
 
+def refuse_somebodys(folder: Path) -> None:
+    """Raises BadInput where something of somebody else's has a name that runs of ours use and remove."""
+    theirs = _somebodys(folder)
+    if theirs is not None:
+        raise BadInput(str(folder), theirs, f"another --out; {_UNTOUCHED}")
+
+
+def _somebodys(folder: Path) -> str | None:
+    """What has the name of something that an unfinished run of ours leaves and is none; None where all is ours."""
+    partial, lock = folder / PARTIAL, folder / LOCK
+    for path in (partial, lock, folder / LOG, folder / WAITING):
+        if path.is_symlink():
+            return f"{path.name}, a link"
+    if lock.exists() and (not lock.is_file() or lock.stat().st_size):  # ours is empty
+        return f"{LOCK}, which is not ours"
+    if (folder / LOG).is_dir():
+        return f"{LOG}, a folder"
+    if partial.exists() and not partial.is_dir():
+        return f"{PARTIAL}, a file"
+    names = sorted(os.listdir(partial)) if partial.exists() else []
+    others = [name for name in names if not _PARTS.fullmatch(name)]
+    return f"{PARTIAL}/{others[0]}, which is not ours" if others else None
+
+
 def claim_folder(folder: Path) -> frozenset[str]:
     """Make an output folder, or see that it may be written to; the names in it that are ours to replace.
 
@@ -105,12 +135,13 @@ def claim_folder(folder: Path) -> frozenset[str]:
         if not os.access(folder, os.W_OK | os.X_OK):
             raise BadInput(str(folder), "a folder that cannot be written", _WRITABLE)
         found = {entry.name for entry in folder.iterdir()}
+    refuse_somebodys(folder)
     if CERTIFICATE in found:
         return frozenset(_listed(folder / CERTIFICATE)) | {CERTIFICATE, SIGNATURE}
     others = sorted(found - set(UNFINISHED))
     if others and not _json(folder / PARTIAL / "plan.json"):
         shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
-        expected = "a new or empty folder, or one with a certificate of ours; nothing there was touched"
+        expected = f"a new or empty folder, or one with a certificate of ours; {_UNTOUCHED}"
         raise BadInput(str(folder), f"files of somebody else ({shown})", expected)
     return frozenset()
 

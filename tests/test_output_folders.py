@@ -13,6 +13,7 @@ import pytest
 
 from protocol import files
 from protocol.errors import BadInput
+from protocol.evidence.partial import locked
 
 OURS = '{"schema":"diloco-protocol/certificate","files":{"a.parquet":"0"},"pages":["report.html","tables/t.csv"]}'
 
@@ -75,6 +76,24 @@ def test_folders_of_somebody_else_are_refused_untouched(tmp_path: Path, name: st
     before = tree(tmp_path)
     with pytest.raises(BadInput, match="touched"):
         files.claim_folder(tmp_path)
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", [".partial/thesis.tex", ".lock", ".partial", "scheduler.log/notes", "link"])
+def test_names_of_ours_that_hold_something_else_are_refused_untouched(tmp_path: Path, name: str) -> None:
+    """An unfinished run's folder is removed in the end: one of somebody else's by that name must not be."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    if name == "link":
+        fill(tmp_path / "elsewhere", plan_dot_json="mine")
+        (folder / ".partial").symlink_to(tmp_path / "elsewhere")
+    else:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("mine")
+    before = tree(tmp_path)
+    for claim in (files.claim_folder, lambda f: locked(f).__enter__()):
+        with pytest.raises(BadInput, match="nothing there was touched"):
+            claim(folder)
     assert tree(tmp_path) == before
 
 

@@ -25,8 +25,8 @@ _HOST_TIMEOUT_S = 60.0
 GRACE_S = 0.5
 #: Within this a scheduler that is told to stop must end by itself.
 STOP_S = 1.0
-#: The whole environment of a scheduler, beside the temporary folder and what it declared.  No user, host or session
-#: shows in it.
+#: The whole environment of a scheduler, beside the temporary folder and what it declared, which a run gets once it is
+#: confined: some variables have programs load code.  No user, host or session shows in it.
 ENVIRONMENT = {
     "HOME": "/nonexistent",
     "LANG": "C.UTF-8",
@@ -73,9 +73,9 @@ def _end(process: subprocess.Popen[bytes], scratch: str, owner: int, held: list[
 class Connection:
     """One running host: a socket for requests to it, and the two pipes of the run that it made last."""
 
-    def __init__(self, log: IO[bytes], environment: Mapping[str, str], prepare: Mapping[str, Any]) -> None:
+    def __init__(self, log: IO[bytes], prepare: Mapping[str, Any]) -> None:
         scratch = self.scratch = os.path.realpath(tempfile.mkdtemp(prefix="scheduler-"))
-        everything = {**ENVIRONMENT, **environment, "TMPDIR": os.path.join(scratch, "tmp")}
+        everything = {**ENVIRONMENT, "TMPDIR": os.path.join(scratch, "tmp")}
         if "LD_LIBRARY_PATH" in os.environ:  # Python itself may not start without
             everything["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
         mine, its = socket.socketpair()

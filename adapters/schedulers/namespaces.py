@@ -55,6 +55,21 @@ def enter() -> str | None:
     return None
 
 
+def only_writable(folder: str, path: str) -> str | None:
+    """Of the host's folder nothing but `path` stays writable, for this process and all that it starts.
+
+    What lies beside would be a place for notes to later runs.  The reason where that is refused.
+    """
+    try:
+        _must(_libc.unshare(_NEWNS), "unshare")
+        _mount("none", "/", _REC | _PRIVATE)
+        _mount(path, path, _BIND)
+        _mount("none", folder, _BIND | _REMOUNT | _RDONLY | os.statvfs(folder).f_flag & _KEPT)
+    except _Failed as error:
+        return str(error)
+    return None
+
+
 def private_memory() -> None:
     """System V memory, semaphores and queues that no other run sees."""
     _libc.unshare(_NEWIPC)

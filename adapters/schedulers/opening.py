@@ -8,10 +8,12 @@ from pathlib import Path
 
 from adapters.schedulers import kinds
 from adapters.schedulers.confinement import Confinement
+from adapters.schedulers.connection import ENVIRONMENT
 from adapters.schedulers.planner import PlannerSource
 from adapters.schedulers.process import ProcessSource
 from adapters.schedulers.recorded import RecordedSource
 from adapters.schedulers.sources import resolve
+from protocol.errors import BadInput
 
 
 def open_scheduler(
@@ -38,6 +40,10 @@ def open_scheduler(
     Raises BadInput when there is no such scheduler or the choice is not clear, SchedulerError when its code
     cannot be loaded.
     """
+    for variable, value in (environment or {}).items():
+        if not variable or "=" in variable or "\0" in variable + value or variable in (*ENVIRONMENT, "TMPDIR"):
+            fixed = f"a name other than {', '.join(sorted((*ENVIRONMENT, 'TMPDIR')))}, which every scheduler is given"
+            raise BadInput("environment", repr(f"{variable}={value}"), f"NAME=VALUE; {fixed}")
     if not spec.startswith("cmd:") and spec.endswith((".jsonl", ".csv")):
         return RecordedSource(Path(spec))
     target = resolve(spec)

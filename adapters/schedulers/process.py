@@ -115,7 +115,8 @@ def _publish(spool: IO[bytes], path: Path | None) -> None:
     """Append what runs printed to the log, once they are over: while they last, nothing of it has a name."""
     if path is not None and spool.seek(0, os.SEEK_END):
         spool.seek(0)
-        with path.open("ab") as log:
+        # Not through a link: it would be another file of the user's.
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644), "ab") as log:
             while data := spool.read(1 << 20):
                 log.write(data)
         spool.seek(0)
@@ -255,6 +256,13 @@ class ProcessSource:
         self.close()
 
     @property
+    def uncovered(self) -> str | None:
+        """What its runs have read by now that no digest covers, in words; None where there is nothing."""
+        if not self.undigested:
+            return None
+        return f"read {', '.join(sorted(self.undigested))} after its first start, which the digest does not cover"
+
+    @property
     def files(self) -> tuple[Path, ...]:
         """Files that the digest covers: all that it may read of its own."""
         return tuple(self._files)
@@ -333,7 +341,7 @@ class ProcessSource:
         if self.host is not None and self.host.process.poll() is not None:
             self.stop_host()  # it was killed while idle
         if self.host is None:
-            self.host = Connection(self._spool, self.environment, self._prepare())
+            self.host = Connection(self._spool, self._prepare())
         return self.host
 
     def _prepare(self) -> dict[str, object]:
@@ -358,6 +366,7 @@ class ProcessSource:
             "files": [str(f) for f in self._files],
             "import_path": str(target.import_path),
             "cwd": str(target.folder),
+            "environment": self.environment,
             "seed_words": [int(word) for word in seed_words],
             "decision_timeout_s": self.decision_timeout_s,
             "start_timeout_s": self.start_timeout_s,

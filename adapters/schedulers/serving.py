@@ -99,6 +99,7 @@ def run(request: dict[str, Any], pipe: Pipe, host: int, log: int, held_bytes: in
     if request["command"] is None and "clock" not in request["without"]:
         clock = Clock(request["clock_shift_s"])
     pipe.send(wire.dumps(_confine(request, clock, limits)))
+    os.environ.update(request["environment"])
     if request["command"]:
         os.dup2(pipe.incoming, 0)
         os.dup2(pipe.outgoing, 1)
@@ -115,6 +116,8 @@ def run(request: dict[str, Any], pipe: Pipe, host: int, log: int, held_bytes: in
 def _confine(request: dict[str, Any], clock: Clock | None, limits: list[str]) -> dict[str, object]:
     """Confine this process for good, and say what took hold."""
     without, refused = set(request["without"]), request["namespaces_refused"]
+    if refused is None:
+        refused = namespaces.only_writable(request["scratch"], request["writable"][0])
     if refused is None and "seccomp" in without:
         namespaces.private_memory()
     namespaces.drop_privileges()

@@ -39,6 +39,9 @@ _REFUSED: _Calls = {
     "semtimedop": (220, 192), "semctl": (66, 191), "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188),
     "msgctl": (71, 187), "mq_open": (240, 180), "mq_unlink": (241, 181), "add_key": (248, 217),
     "request_key": (249, 218), "keyctl": (250, 219),
+    # Notes left in what the kernel caches of files, and how full disks are.
+    "mincore": (27, 232), "cachestat": (451, 451), "preadv2": (327, 286), "pwritev2": (328, 287),
+    "statfs": (137, 43), "fstatfs": (138, 44),
     # Other processes: their memory, their priorities; the kernel's log.
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272),
     "setpriority": (141, 140), "sched_setparam": (142, 118), "sched_setscheduler": (144, 119),

@@ -108,12 +108,12 @@ class SidecarModel(Model):
     @classmethod
     def shipped(cls, name: str = "reference") -> SidecarModel:
         """A model that comes with the package.  Raises BadInput when there is none of that name."""
-        uncalibrated = {path.stem: path for path in _FOLDER.glob("*.toml")}
+        uncalibrated = _uncalibrated()
         if name in uncalibrated:
             return cls.from_toml(uncalibrated[name])
         known = shipped_calibrations()
         if name not in known:
-            names = sorted({*uncalibrated, *known})
+            names = shipped_names()
             raise BadInput("sidecar model", repr(name), f"one of {', '.join(names)}{near(name, names)}")
         return cls.from_calibration(read_calibration(known[name]))
 
@@ -138,6 +138,15 @@ class _File(SidecarModel):
 
     format: Annotated[Literal[1], Whole]
     provenance: Origin
+
+
+def _uncalibrated() -> dict[str, Path]:
+    return {path.stem: path for path in _FOLDER.glob("*.toml")}
+
+
+def shipped_names() -> list[str]:
+    """Names of all models that come with the package, sorted."""
+    return sorted({*_uncalibrated(), *shipped_calibrations()})
 
 
 def shipped_calibrations() -> dict[str, Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from multiprocessing.util import Finalize
 from typing import cast
 
@@ -25,23 +26,34 @@ from protocol.placement.rollout import Rollout, rollout
 from protocol.replay.measurements import Measurements
 from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM, Replay
 from protocol.replay.sidecar import LoadedSidecar
-from protocol.scheduler import CLOCK_SHIFT_S
+from protocol.scheduler import CLOCK_SHIFT_S, SchedulerSource
 from protocol.workload.slo import Slo
 from protocol.workload.trace import NS_PER_S, RequestTrace, Workload
 
 
 def draw_more(plan: Plan, setting: Setting, seed: int, policy: Placements | None, batch: int) -> Placements | None:
     """One more round of matched draws of a seed; None for a schedule outside the corridor."""
-    if policy is None or not len(policy.gaps):
+    drawn = drawn_more(plan, setting, seed, policy, batch)
+    if drawn is None:
         return None
     sidecar = load(plan, setting, seed, setting.worlds.workload(seed))
+    if setting.peers is not None:
+        return _priced(setting.peers, sidecar, setting.peers.read(drawn), setting.slos)
+    return replace(drawn, violations=costs(sidecar, drawn.rows(), setting.corridor, setting.slos))
+
+
+def drawn_more(plan: Plan, setting: Setting, seed: int, policy: Placements | None, batch: int) -> Placements | None:
+    """The same without prices."""
+    if policy is None or not len(policy.gaps):
+        return None
     rng = seeds.generator(plan.root_seed, UNIFORM, setting.name, seed, batch)
+    n = plan.batches[batch]
+    unpriced = np.zeros((n, len(setting.slos)), np.int64)
     if setting.peers is not None:
         own = setting.peers.read(policy)[0]
-        drawn = peer_controls.draws(setting.peers, own, plan.batches[batch], _hub(plan, setting, seed, UNIFORM), rng)
-        return _priced(setting.peers, sidecar, drawn, setting.slos)
-    gaps = setting.corridor.sample(len(policy.gaps), plan.batches[batch], rng)
-    return Placements.of(gaps, costs(sidecar, gaps, setting.corridor, setting.slos))
+        drawn = peer_controls.draws(setting.peers, own, n, _hub(plan, setting, seed, UNIFORM), rng)
+        return setting.peers.stored(drawn, unpriced)
+    return Placements.of(setting.corridor.sample(len(policy.gaps), n, rng), unpriced)
 
 
 def load(plan: Plan, setting: Setting, seed: int, workload: Workload) -> LoadedSidecar:
@@ -60,17 +72,17 @@ def costs(
     slos: Sequence[Slo],
 ) -> NDArray[np.int64]:
     """Requests that violate each SLO under each placement, shape (len(gaps), len(slos))."""
-    return _violations(sidecar, schedules_of(gaps, corridor, sidecar.trace.n_islands), slos)
+    return violations_of(sidecar, schedules_of(gaps, corridor, sidecar.trace.n_islands), slos)
 
 
-def _violations(sidecar: LoadedSidecar, schedules: list[Schedule], slos: Sequence[Slo]) -> NDArray[np.int64]:
+def violations_of(sidecar: LoadedSidecar, schedules: list[Schedule], slos: Sequence[Slo]) -> NDArray[np.int64]:
     if not schedules:
         return np.empty((0, len(slos)), np.int64)
     return np.stack([sidecar.violations(schedules, slo) for slo in slos], axis=1)
 
 
 def _priced(peers: Peers, sidecar: LoadedSidecar, drawn: Sequence[PeerSchedule], slos: Sequence[Slo]) -> Placements:
-    return peers.stored(drawn, _violations(sidecar, [peers.schedule(s) for s in drawn], slos))
+    return peers.stored(drawn, violations_of(sidecar, [peers.schedule(s) for s in drawn], slos))
 
 
 def _hub(plan: Plan, setting: Setting, seed: int, control: str) -> np.random.Generator:
@@ -138,7 +150,7 @@ def run_seed(plan: Plan, setting: Setting, seed: int) -> Evidence:
     if not len(trace):
         raise BadInput(f"{setting.name}, seed {seed}", "no requests", "a trace with at least one request")
     sidecar = load(plan, setting, seed, workload)
-    policy = place(plan, setting, seed, workload, sidecar)
+    policy, probes = _runs(plan, setting, seed, workload, sidecar)
     rows = {POLICY: sidecar.replay(policy.schedule), NO_SYNC: sidecar.replay(Schedule.empty(trace.n_islands))}
     violation = _violation(plan, setting, policy)
     return Evidence(
@@ -153,7 +165,7 @@ def run_seed(plan: Plan, setting: Setting, seed: int) -> Evidence:
         replay_difference=_difference(policy.measurements, rows[POLICY])
         or _other_load(trace, *rows.values())
         or _other_price(sidecar, policy.schedule, rows[POLICY], setting.slos),
-        probes=_probes(plan, setting, seed, workload, policy),
+        probes=probes,
         decided_ns=policy.decided_ns,
         merged=policy.merged,
         placed=dict(_placed(plan, setting, seed, policy, violation, sidecar, rows)),
@@ -187,18 +199,18 @@ def _placed(
         yield POLICY, peers.stored([own], counted[POLICY])
         yield NO_SYNC, peers.stored([_as_peers(None, corridor)], counted[NO_SYNC])
         if violation is None and len(own):
-            for arm, drawn in _peer_controls(plan, setting, seed, own, peers):
+            for arm, drawn in peer_controls_of(plan, setting, seed, own, peers):
                 yield arm, _priced(peers, sidecar, drawn, slos)
         return
     gaps = np.zeros(0, np.int64) if violation else corridor.gaps(policy.schedule.start_ns)
     yield POLICY, Placements.of(gaps[None], counted[POLICY])
     yield NO_SYNC, Placements.of(np.zeros((1, 0), np.int64), counted[NO_SYNC])
     if violation is None and not _idle_log(plan, policy):
-        for arm, placements in _controls(plan, setting, seed, gaps, sidecar):
+        for arm, placements in controls(plan, setting, seed, gaps, sidecar):
             yield arm, Placements.of(placements, costs(sidecar, placements, corridor, slos))
 
 
-def _controls(
+def controls(
     plan: Plan, setting: Setting, seed: int, gaps: NDArray[np.int64], sidecar: LoadedSidecar
 ) -> Iterator[tuple[str, NDArray[np.int64]]]:
     """Every control has the policy's own number of merges and obeys the same corridor."""
@@ -218,7 +230,7 @@ def _controls(
     yield PESSIMUM, np.stack(worst)
 
 
-def _peer_controls(
+def peer_controls_of(
     plan: Plan, setting: Setting, seed: int, own: PeerSchedule, peers: Peers
 ) -> Iterator[tuple[str, list[PeerSchedule]]]:
     """The matched draws change times and partners; each of the two others changes one and keeps the other."""
@@ -280,28 +292,73 @@ def _other_price(sidecar: LoadedSidecar, schedule: Schedule, replayed: Measureme
     return None
 
 
-def _probes(plan: Plan, setting: Setting, seed: int, workload: Workload, policy: Rollout) -> tuple[Probe, ...]:
+def _runs(
+    plan: Plan, setting: Setting, seed: int, workload: Workload, sidecar: LoadedSidecar
+) -> tuple[Rollout, tuple[Probe, ...]]:
+    """The contender's runs of one seed, and what telling them apart shows: the one that counts, the same again with
+    the clock ahead, and altered futures.
+
+    They come in an order drawn for the seed, so that whatever could count its runs would not know which one counts.  A
+    whole one is always first: it says when decisions are due, and a future branches off right after one of them.
+    """
     contender = _contender(plan.open_contender)
-    if seed == 0:  # once a regime in a new process, where the system puts everything elsewhere
+    rng = seeds.generator(plan.root_seed, "order", setting.name, seed)
+    first, last = ("policy", "again") if rng.random() < 0.5 else ("again", "policy")
+    others = [last, *range(plan.probes if contender.kind == "scheduler" else 0)]
+    whole = {first: _whole(plan, setting, seed, workload, sidecar, first)}
+    if seed == 0:  # once a regime the rest in a new process, where the system puts everything elsewhere
         getattr(contender, "restart", contender.close)()  # closing would show the log to the runs that follow
+    altered: dict[int, tuple[int, Rollout]] = {}
+    for index in rng.permutation(len(others)):
+        kind = others[index]
+        if isinstance(kind, str):
+            whole[kind] = _whole(plan, setting, seed, workload, sidecar, kind)
+        else:
+            altered[kind] = _altered(plan, setting, seed, workload, whole[first], kind)
+    policy, again = whole["policy"], whole["again"]
+    found = [Probe("determinism", None, _decided_otherwise(policy, again, setting.corridor.horizon_ns))]
+    for at_ns, other in (altered[number] for number in sorted(altered)):
+        found.append(Probe("causality", at_ns, _decided_otherwise(policy, other, at_ns)))
+    return policy, (*found, *uncovered(contender, plan.digest))
+
+
+def _whole(plan: Plan, setting: Setting, seed: int, workload: Workload, sidecar: LoadedSidecar, kind: str) -> Rollout:
+    if kind == "policy":
+        return place(plan, setting, seed, workload, sidecar)
+    contender = _contender(plan.open_contender)
     contender.clock_shift_s = CLOCK_SHIFT_S
     try:
-        again = place(plan, setting, seed, workload, load(plan, setting, seed, workload))
+        return place(plan, setting, seed, workload, load(plan, setting, seed, workload))
     finally:
         contender.clock_shift_s = 0.0
-    found = [Probe("determinism", None, _decided_otherwise(policy, again, setting.corridor.horizon_ns))]
-    if contender.kind != "scheduler":
-        return tuple(found)
-    for number in range(plan.probes):
-        rng = seeds.generator(plan.root_seed, "probe", setting.name, seed, number)
-        # The world changes right after a decision: that one and all before it must stay, and a look ahead, however
-        # short, reaches the change.
-        asked = policy.decided_ns if len(policy.decided_ns) else np.array([setting.corridor.horizon_ns])
-        at_ns = int(rng.choice(asked)) + 1
-        altered = workload.spliced(setting.worlds.other(seed, number), at_ns)
-        other = place(plan, setting, seed, altered, load(plan, setting, seed, altered), until_ns=at_ns)
-        found.append(Probe("causality", at_ns, _decided_otherwise(policy, other, at_ns)))
-    return tuple(found)
+
+
+def branches_ns(plan: Plan, setting: Setting, seed: int, decided_ns: NDArray[np.int64]) -> list[int]:
+    """When the altered futures of a seed begin: right after a decision.
+
+    That one and all before it must stay, and a look ahead, however short, reaches the change.
+    """
+    asked = decided_ns if len(decided_ns) else np.array([setting.corridor.horizon_ns])
+    rngs = (seeds.generator(plan.root_seed, "probe", setting.name, seed, number) for number in range(plan.probes))
+    return [int(rng.choice(asked)) + 1 for rng in rngs]
+
+
+def _altered(
+    plan: Plan, setting: Setting, seed: int, workload: Workload, run: Rollout, number: int
+) -> tuple[int, Rollout]:
+    at_ns = branches_ns(plan, setting, seed, run.decided_ns)[number]
+    altered = workload.spliced(setting.worlds.other(seed, number), at_ns)
+    return at_ns, place(plan, setting, seed, altered, load(plan, setting, seed, altered), until_ns=at_ns)
+
+
+def uncovered(contender: Contender | SchedulerSource, digest: str | None = None) -> Iterator[Probe]:
+    """Files that its runs read so far and its digest does not cover, or that changed while it was judged."""
+    problem = getattr(contender, "uncovered", None)
+    if problem is None and digest is not None:
+        now = contender.describe().get("digest")
+        problem = None if now == digest else f"its files changed while it was judged: their digest is now {now}"
+    if problem is not None:
+        yield Probe("inputs", None, problem)
 
 
 def _decided_otherwise(one: Rollout, other: Rollout, until_ns: int) -> str | None:

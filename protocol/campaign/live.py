@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol import seeds
+from protocol.campaign.arms import uncovered
 from protocol.campaign.plan import Worlds
 from protocol.errors import BadInput, SchedulerError
 from protocol.evidence.model import Evidence, Probe
@@ -118,7 +119,7 @@ def _block(
         )  # fmt: skip
         made.append(served)
         if arm == POLICY:
-            gaps = _control(plan, number, served.n_merges)
+            gaps = control_gaps(plan.root_seed, plan.regime, plan.corridor, number, served.n_merges)
         if not (served.rows.outcome == SERVED).any():
             break
     progress(number * len(BALANCED) + len(made), "asking a fresh scheduler again")
@@ -134,20 +135,22 @@ def _block(
         forced=0 if policy is None else sum(d.merge and d.said is None for d in policy.decisions),
         corridor_violation=None,
         replay_difference=None,
-        probes=() if policy is None else (Probe("determinism", None, _asked_again(plan, source, policy)),),
+        probes=()
+        if policy is None
+        else (Probe("determinism", None, _asked_again(plan, source, policy)), *uncovered(source)),  # fmt: skip
         placed={UNIFORM: Placements.of(gaps[None], np.empty((1, 0), np.int64))} if policy is not None else {},
         served=tuple(made),
     )
 
 
-def _control(plan: SessionPlan, block: int, budget: int) -> NDArray[np.int64]:
+def control_gaps(root_seed: int, regime: str, corridor: Corridor, block: int, budget: int) -> NDArray[np.int64]:
     """Gaps of a uniform placement of the policy's merges.
 
     A scheduler that answered too late may have made fewer than fit; its block is then left out as not matched.
     """
-    fits = plan.corridor.feasible_budgets()
-    rng = seeds.generator(plan.root_seed, "live-control", plan.regime, block)
-    return plan.corridor.sample(min(max(budget, fits[0]), fits[-1]), 1, rng)[0]
+    fits = corridor.feasible_budgets()
+    rng = seeds.generator(root_seed, "live-control", regime, block)
+    return corridor.sample(min(max(budget, fits[0]), fits[-1]), 1, rng)[0]
 
 
 def _serve(

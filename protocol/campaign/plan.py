@@ -80,6 +80,7 @@ class Plan:
         its claims are lost (Besag and Clifford 1991); what is certified is certified on all draws.
     control_draws : own-gaps and shifted placements a seed.
     probes : altered futures a seed.
+    digest : of the contender when it was described; None where nobody compares.
     secret : of a fresh root, mixed into the scheduler's own stream, from which the root could be found by trying.
     """
 
@@ -91,6 +92,7 @@ class Plan:
     probes: int = 1
     sequential: bool = False
     secret: bytes = b""
+    digest: str | None = None
 
     @property
     def batches(self) -> tuple[int, ...]:

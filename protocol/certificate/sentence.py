@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from protocol.certificate.model import Claim, EnvelopePart, Head, Limits
@@ -39,11 +39,19 @@ def sentence(head: Head, verdict: str, claims: Sequence[Claim]) -> str:
         f"Each is shown to be more than {head.settings.min_effect_pp:g} pp{_traces(head)}.",
         *([f"It is the best of {head.sweep.tried} variants on other traces."] if head.sweep is not None else []),
         *(["The session was watched, and might have ended with any block."] if head.settings.until_decided else []),
-        *(["Its process was not confined."] if head.settings.unconfined else []),
+        *_unconfined(head),
         *([f"Nothing is licensed for {_listed(lost)}."] if lost else []),
         *([f"This was judged at level {head.settings.alpha:g}, not at 0.05."] if head.settings.alpha > 0.05 else []),
     ]
     return " ".join(parts)
+
+
+def _unconfined(head: Head) -> Iterator[str]:
+    """What `--unconfined` let pass: nothing where the process was confined all the same."""
+    stated = head.contender.described("confinement") or {}
+    if head.settings.unconfined and not stated.get("sound"):
+        gaps = "; ".join(map(str, stated.get("gaps") or ())) or "what held of it is not known"
+        yield f"Its process was not confined: {gaps}."
 
 
 def _beats(head: Head, tier: int, claims: Sequence[Claim]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,13 +12,16 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from protocol import files
 from protocol.campaign import real as replaying
+from protocol.campaign.again import same_seed
+from protocol.campaign.arms import run_seed
 from protocol.campaign.plan import Contender, Plan
-from protocol.campaign.run import dismiss_workers, run
+from protocol.campaign.run import Key, dismiss_workers, run
 from protocol.certificate.model import Head, versions
 from protocol.certificate.root import Root
 from protocol.cli import learning, options, real
-from protocol.cli.groups import Draws, Judging, Learning, Output, Server, Training, Trust, Worlds
+from protocol.cli.groups import Declared, Draws, Judging, Learning, Output, Server, Training, Trust, Worlds
 from protocol.cli.judging import Request, judge
 from protocol.cli.progress import progress_bar
 from protocol.cli.settings import (
@@ -26,6 +31,7 @@ from protocol.cli.settings import (
     contender_opener,
     describe_contender,
     outputs,
+    refuse_endless,
     settings_for,
     without_calibration,
 )
@@ -56,6 +62,7 @@ class Sidecar:
 
 def certify(
     scheduler: options.Scheduler,
+    declared: Declared,
     worlds: Worlds,
     draws: Draws,
     judging: Judging,
@@ -74,7 +81,19 @@ def certify(
     notes = Console(stderr=True, highlight=False)
     server.refuse_without(sidecar.sidecar, budget_minutes=sidecar.budget_minutes)
     asked = Asked(
-        scheduler, worlds, draws, judging, learner, training, sidecar, server, output, jobs, None, trust.files
+        scheduler,
+        worlds,
+        draws,
+        judging,
+        learner,
+        training,
+        sidecar,
+        server,
+        output,
+        jobs,
+        None,
+        trust.files,
+        declared.variables,
     )
     judge(asked.request(trust, notes), trust, output, notes)
 
@@ -95,6 +114,7 @@ class Asked:
     jobs: int
     sweep: dict[str, Any] | None = None
     unseen: tuple[Path, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -102,8 +122,8 @@ class Asked:
 
     def opener(self, log: Path | None) -> partial[Contender]:
         hidden = (*outputs(self.folder), *(self.worlds.trace or ()), *self.unseen)
-        text = "" if log is None else str(log.resolve())
-        return partial(contender_opener, self.scheduler, text, tuple(str(p.resolve()) for p in hidden))
+        text, unseen = "" if log is None else str(log.resolve()), tuple(str(p.resolve()) for p in hidden)
+        return partial(contender_opener, self.scheduler, text, unseen, self.environment)
 
     def chosen(self, root_seed: int, n_seeds: int | None) -> Chosen:
         """Settings and descriptions; on a real server a shipped calibration is another server's."""
@@ -128,9 +148,10 @@ class Asked:
             server = real.reach(self.sidecar.sidecar, self.server, chosen)
             if self.sidecar.budget_minutes is not None:
                 chosen, n_draws = self._afforded(root, chosen, notes)
+        refuse_endless(chosen[0], n_draws)
         plan = Plan(
             self.opener(self.folder / "scheduler.log"), self.scheduler, root.seed, n_draws,
-            sequential=self.draws.sequential, secret=root.secret,
+            sequential=self.draws.sequential, secret=root.secret, digest=contender.get("digest"),
         )  # fmt: skip
         head = self.head(plan, root.seed, chosen, root, server)
         if trainer is not None:
@@ -177,6 +198,20 @@ class Asked:
             **({} if self.sweep is None else {"sweep": self.sweep}),
         })  # fmt: skip
 
+    def _check_kept(self, plan: Plan, chosen: Chosen, finished: Mapping[Key, Evidence]) -> None:
+        """Run one kept seed of each regime again: files of an unfinished run can be written by anybody.
+
+        Raises BadInput where another evidence comes out.  Which seeds is nobody's to know, and changes no result.
+        """
+        for setting in chosen[0]:
+            kept = sorted(seed for name, seed in finished if name == setting.name)
+            if kept:
+                seed = secrets.choice(kept)
+                differs = same_seed(finished[setting.name, seed], run_seed(plan, setting, seed))
+                if differs is not None:
+                    found = f"a kept seed {seed} of {setting.name} that a fresh run does not bear out in its {differs}"
+                    raise BadInput(str(self.folder / files.PARTIAL), found, "the files of an interrupted run")
+
     def _collect(
         self, head: Head, plan: Plan, chosen: Chosen, server: real.Reached | None, trainer: learning.Training | None,
         kept: Partial, notes: Console,
@@ -184,6 +219,7 @@ class Asked:
         finished = kept.finished()
         if finished:
             notes.print(f"going on: {len(finished)} seeds of the interrupted run are kept")
+            self._check_kept(plan, chosen, finished)
         if server is not None:
             real.announce(server, chosen[0][0], plan.draws, head.settings.alpha, notes)
         with progress_bar(notes, "replaying seeds") as tell:

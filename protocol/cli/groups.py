@@ -17,6 +17,7 @@ from protocol.errors import BadInput
 
 #: Default draws a seed in simulation, and the most that `--draws auto` makes; on a real server each is a real replay.
 DRAWS, REAL_DRAWS = 999, 9
+MOST_DRAWS = 1_000_000
 #: Gain in pp that must be exceeded where nothing is declared: less is no claim that anyone needs.
 MIN_EFFECT_PP = 0.5
 
@@ -51,6 +52,27 @@ class Judging:
         if self.fresh_seed:
             return roots.fresh(contender_digest, roots.digest_in(registration), self.nonce)
         return roots.Root(options.ROOT, "public") if self.seed is None else roots.Root(self.seed, "given")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What the scheduler is given beside what every one gets."""
+
+    environment: Annotated[
+        list[str] | None,
+        typer.Option(help="a variable for the scheduler's environment, NAME=VALUE, part of its digest; repeatable"),
+    ] = None
+
+    @property
+    def variables(self) -> tuple[tuple[str, str], ...]:
+        """Raises BadInput on what is no NAME=VALUE, and on a name given twice."""
+        found: dict[str, str] = {}
+        for text in self.environment or ():
+            name, equals, value = text.partition("=")
+            if not equals or name in found:
+                raise BadInput("--environment", repr(text), "NAME=VALUE, each name once")
+            found[name] = value
+        return tuple(sorted(found.items()))
 
 
 @dataclass(frozen=True)
@@ -97,8 +119,8 @@ class Draws:
 
     def __post_init__(self) -> None:
         text = self.draws
-        if text not in (None, "auto") and (text is None or not text.isdigit() or int(text) < 1):
-            raise BadInput("--draws", repr(text), "a whole number from 1 on, or auto")
+        if text not in (None, "auto") and not (text and text.isdecimal() and 1 <= int(text[:9]) <= MOST_DRAWS):
+            raise BadInput("--draws", f"{text!r:.40}", f"a whole number from 1 to {MOST_DRAWS}, or auto")
 
     @property
     def sequential(self) -> bool:

@@ -61,6 +61,7 @@ def judge(request: Request, trust: Trust, output: Output, notes: Console) -> Non
     if trust.preregistered is not None:
         head = head.model_copy(update={"preregistration": preregistration.honour(head, trust.preregistered)})
     _announce(head, notes)
+    files.claim_folder(request.folder)  # before hours of work, not after
     with locked(request.folder):
         if (request.folder / CERTIFICATE).exists():
             notes.print(f"replacing the certificate in {request.folder}", soft_wrap=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,7 +26,7 @@ from protocol.campaign.plan import Setting
 from protocol.certificate.assess import assess
 from protocol.certificate.model import Head, RegimePart, versions
 from protocol.cli import options, real
-from protocol.cli.groups import Judging, Learning, Output, Server, Trust
+from protocol.cli.groups import Declared, Judging, Learning, Output, Server, Trust
 from protocol.cli.judging import Request, judge
 from protocol.cli.progress import progress_bar
 from protocol.cli.settings import (
@@ -85,6 +85,7 @@ class Session:
 
 def live_command(
     scheduler: options.Scheduler,
+    declared: Declared,
     sidecar: options.Sidecar,
     regime: Annotated[str, typer.Option(help="regime name or TOML file: requests, corridor, pace, SLO")],
     session: Session,
@@ -99,7 +100,9 @@ def live_command(
     Exit code 0 passed, 1 failed, 3 undecidable, 2 bad input or crash, 130 interrupted.
     """
     notes = Console(stderr=True, highlight=False)
-    asked = Asked(scheduler, base_of(sidecar), session, judging, learner, server, output, trust.files)
+    asked = Asked(
+        scheduler, base_of(sidecar), session, judging, learner, server, output, trust.files, declared.variables
+    )  # fmt: skip
     judge(asked.request(regime, trust), trust, output, notes)
 
 
@@ -115,6 +118,7 @@ class Asked:
     server: Server
     output: Output
     unseen: tuple[Path, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -127,6 +131,7 @@ class Asked:
             decision_timeout_s=self.session.decision_timeout,
             log_path=log,
             hidden=[*outputs(self.folder), *self.unseen],
+            environment=dict(self.environment),
         )
         if isinstance(found, ProcessSource):
             return found
@@ -136,7 +141,7 @@ class Asked:
 
     def request(self, regime: str, trust: Trust) -> Request:
         s = self.session
-        world = shortened(Regime.load(regime), s.segment_s, s.rate_scale)
+        world = shortened(Regime.load(regime), s.segment_s, s.rate_scale).replace(seeds=s.blocks)
         load, contender = MergeLoad.parse(self.server.merge_load), describe_contender(self.source())
         root = self.judging.root(str(contender.get("digest")), trust.preregistered)
         setting, text = generated(
@@ -145,7 +150,6 @@ class Asked:
         watched = self.learner.watched()
         if watched is not None:
             setting, text = watching(watched, setting, text)
-        setting = replace(setting, n_seeds=s.blocks)
         plan = live.SessionPlan(
             setting.name, setting.corridor, setting.learner, setting.worlds, root.seed, s.blocks,
             seconds_to_ns(s.segment_s), s.settle_s, root.secret,

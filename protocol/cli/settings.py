@@ -43,18 +43,25 @@ RECORDED_SERVER = {
     "b_s": 5e-5, "c_s": 1e-5, "max_num_seqs": 64, "max_batched_tokens": 4096, "kv_tokens": 500_000,
     "prefill_slowdown": 1.7, "decode_slowdown": 1.7,
 }  # fmt: skip
+#: Requests that one campaign may replay: weeks of one core.
+MOST_REPLAYED = 1e13
 #: Windows of a real trace: long enough for a few merges, short enough for this many seeds where the trace allows.
 SHORTEST_S, WANTED_SEEDS = 120.0, 20
 #: Default limits on a real trace: this many times the p95 that the same requests have without any merge.
 SLACK = 1.5
 
 
-def contender_opener(scheduler: str, log: str, hidden: tuple[str, ...] = ()) -> Contender:
+def contender_opener(
+    scheduler: str, log: str, hidden: tuple[str, ...] = (), environment: tuple[tuple[str, str], ...] = ()
+) -> Contender:
     """Open a scheduler; a function of plain values, so that every worker process can open its own.
 
-    hidden : files and folders that it may not read: the traces and the output.
+    hidden : files and folders that it may not read: the traces and the output.  environment : declared variables.
     """
-    return open_scheduler(scheduler, log_path=Path(log) if log else None, hidden=[Path(path) for path in hidden])
+    return open_scheduler(
+        scheduler, log_path=Path(log) if log else None, hidden=[Path(path) for path in hidden],
+        environment=dict(environment),
+    )  # fmt: skip
 
 
 def outputs(folder: Path) -> list[Path]:
@@ -146,7 +153,7 @@ def setting_of(regime: Regime, worlds: Worlds, slos: Sequence[str] | None) -> Se
         name=regime.name,
         corridor=regime.corridor(),
         worlds=worlds,
-        sidecar=SimulatedSidecar(_model(regime)),
+        sidecar=SimulatedSidecar(model_of(regime)),
         learner=regime.learner,
         slos=tuple(dict.fromkeys(Slo.parse(text) for text in slos or (regime.slo,))),
         n_seeds=regime.seeds,
@@ -155,7 +162,7 @@ def setting_of(regime: Regime, worlds: Worlds, slos: Sequence[str] | None) -> Se
     )
 
 
-def _model(regime: Regime) -> SidecarModel:
+def model_of(regime: Regime) -> SidecarModel:
     """The regime's sidecar; the one for real traces is another server and has its own name."""
     model = SidecarModel.shipped(regime.sidecar).changed(regime.sidecar_overrides)
     return model.named(f"{model.name}-enlarged") if regime.name.startswith("trace:") else model
@@ -248,10 +255,25 @@ def told(regimes: Sequence[RegimePart]) -> list[str]:
     return lines
 
 
+def refuse_endless(settings: Sequence[Setting], draws: int) -> None:
+    """Refuse before any work what no machine ends.  Raises BadInput with the number of requests to replay."""
+    total = 0.0
+    for s in settings:
+        if isinstance(s.worlds, GeneratedWorlds):
+            regime = s.worlds.regime
+            a_seed = regime.arrivals.mean_rate_per_s * (regime.horizon_s + regime.cooldown_s) * regime.islands
+        else:
+            a_seed = max(len(s.worlds.workload(seed).trace) for seed in range(s.n_seeds))
+        total += s.n_seeds * a_seed * draws * len(s.slos)
+    if total > MOST_REPLAYED:
+        found = f"{total:.2g} requests to replay, at some million a second"
+        raise BadInput("--seeds, --draws", found, f"at most {MOST_REPLAYED:.2g}: fewer seeds, draws or regimes")
+
+
 def _own_slo(trace: RequestTrace, regime: Regime) -> str:
     """Limits on TTFT and TPOT that the trace itself meets without merges: SLACK times their p95, two digits."""
     # Of no root: the limits are fixed before one is drawn.
-    sidecar = SimulatedSidecar(_model(regime)).load(trace, seeds.generator(0, "sidecar", "own-slo"))
+    sidecar = SimulatedSidecar(model_of(regime)).load(trace, seeds.generator(0, "sidecar", "own-slo"))
     idle = sidecar.replay(Schedule.empty(trace.n_islands))
     served = idle.outcome == SERVED
     if not served.any():

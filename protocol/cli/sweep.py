@@ -19,7 +19,7 @@ from protocol.campaign.plan import Plan
 from protocol.campaign.run import run
 from protocol.cli import options
 from protocol.cli.certify import Asked, Sidecar
-from protocol.cli.groups import Draws, Judging, Learning, Output, Server, Training, Trust, Worlds
+from protocol.cli.groups import Declared, Draws, Judging, Learning, Output, Server, Training, Trust, Worlds
 from protocol.cli.judging import judge
 from protocol.cli.progress import progress_bar
 from protocol.cli.settings import describe_contender
@@ -101,6 +101,7 @@ def _read(path: Path) -> dict[str, list[Any]]:
 
 def sweep(
     scheduler: options.Scheduler,
+    declared: Declared,
     grid: Grid,
     worlds: Worlds,
     draws: Draws,
@@ -117,7 +118,21 @@ def sweep(
     notes = Console(stderr=True, highlight=False)
     out = replace(output, out=output.folder(f"sweep-{Path(scheduler).name}"))
     unseen = (*trust.files, *(worlds.trace or ()), *(grid.development_trace or ()))
-    asked = Asked(scheduler, worlds, draws, judging, learner, Training(), Sidecar(), Server(), out, jobs, None, unseen)
+    asked = Asked(
+        scheduler,
+        worlds,
+        draws,
+        judging,
+        learner,
+        Training(),
+        Sidecar(),
+        Server(),
+        out,
+        jobs,
+        None,
+        unseen,
+        declared.variables,
+    )
     tried = list(_tried(asked, grid, notes))
     best = max(tried, key=lambda one: (one["gain_pp"] is not None, one["gain_pp"] or 0.0))
     if best["gain_pp"] is None:

@@ -121,6 +121,7 @@ def train(
 def _folder(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
+        files.refuse_somebodys(out)
     except OSError as problem:
         raise BadInput(str(out), problem.strerror or "an error", "a folder that can be written") from None
 

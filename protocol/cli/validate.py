@@ -15,17 +15,19 @@ from rich.text import Text
 from adapters.conformance import CHECKS, Finding, check_scheduler
 from adapters.schedulers import open_scheduler
 from protocol.cli import options
+from protocol.cli.groups import Declared
 from protocol.files import clean
 
 _STYLE = {"error": "bold red", "warning": "yellow"}
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(validate)
+    app.command()(options.grouped(validate))
 
 
 def validate(
     scheduler: options.Scheduler,
+    declared: Declared,
     decisions: Annotated[int, typer.Option(min=10, help="observations a run")] = 300,
     islands: Annotated[int, typer.Option(min=2, help="islands of the fleet, for schedulers that name groups")] = 8,
     timeout: options.DecisionTimeout = 5.0,
@@ -38,7 +40,7 @@ def validate(
     """
     if log is not None:
         log.parent.mkdir(parents=True, exist_ok=True)
-    source = open_scheduler(scheduler, decision_timeout_s=timeout, log_path=log)
+    source = open_scheduler(scheduler, decision_timeout_s=timeout, log_path=log, environment=dict(declared.variables))
     try:
         findings = check_scheduler(source, decisions, n_islands=islands)
         causal = source.kind == "scheduler"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from adapters.sidecars.agreement import shown_for
 from adapters.sidecars.fitting import check_simulated
 from adapters.traces.readers import Reading
 from protocol import files
@@ -23,16 +23,16 @@ from protocol.certificate.model import Certificate, Head, RegimePart, plain, ver
 from protocol.certificate.preregistration import fixed_part
 from protocol.certificate.reading import CERTIFICATE, RAW, VERSION_1, read_certificate, read_json
 from protocol.certificate.root import secret_of
-from protocol.certificate.verify import differences, verify
+from protocol.certificate.verify import differences
 from protocol.cli import learning, options
 from protocol.cli.pages import REPORT, differing_pages, draw_into, write_folder, write_pages
 from protocol.cli.progress import progress_bar
+from protocol.cli.remaking import contradicting, recomputed, unproven
 from protocol.cli.settings import Overrides, contender_opener, describe_contender, outputs, settings_for
 from protocol.errors import BadInput
 from protocol.evidence import store
 from protocol.evidence.partial import locked
 from protocol.regimes.regime import Regime
-from protocol.workload.slo import Slo
 
 
 def register(app: typer.Typer) -> None:
@@ -42,8 +42,10 @@ def register(app: typer.Typer) -> None:
 def verify_command(
     folder: Annotated[Path, typer.Argument(help="output folder of `protocol certify`, `live` or `calibrate`")],
     rerun: Annotated[str | None, typer.Option(help="the scheduler, to run everything again as well")] = None,
-    trace: Annotated[list[Path] | None, typer.Option(help="with --rerun: the traces, where there were any")] = None,
-    regime: Annotated[list[str] | None, typer.Option(help="with --rerun: regime files, where they were files")] = None,
+    trace: Annotated[list[Path] | None, typer.Option(help="the real traces, where there were any")] = None,
+    regime: Annotated[
+        list[str] | None, typer.Option(help="with --rerun or --trace: regime files, where they were files")
+    ] = None,
     learner: Annotated[str | None, typer.Option(help="with --rerun: --learner as it was, where there was one")] = None,
     key: Annotated[Path | None, typer.Option(help="Ed25519 public key (PEM) of the signature")] = None,
     rejudge: Annotated[
@@ -52,22 +54,22 @@ def verify_command(
     pages: Annotated[
         Path | None, typer.Option(help="new folder for report, tables and figures, drawn again (of today's version)")
     ] = None,
+    every_price: Annotated[
+        bool, typer.Option("--all", help="count the violations of every placement again, not of a sample drawn anew")
+    ] = False,
     jobs: options.Jobs = 2,
     most: Annotated[int, typer.Option(min=1, help="differences to print")] = 20,
 ) -> None:
-    """Recompute every gate from the raw files and draw every page again; exit 1 with each difference named."""
+    """Recompute every gate from the raw files, and the raw files from root, regime and decisions.
+
+    Draws every page again, prints what remains unproven, and exits with 1 when anything differs, each named.
+    """
     if (folder / calibration.FILE).is_file():
         _say([*check(folder), *check_simulated(folder)], most)
-        typer.echo(f"verified: calibration of {calibration.read(folder).server} recomputed from its raw rows")
+        _tell(f"verified: calibration of {calibration.read(folder).server} recomputed from its raw rows")
         return
     stated = read_json(folder)
-    found = verify(folder)
-    if not found:
-        found += _carried(folder, stated)
-    if key is not None:
-        found += [wrong for wrong in [signature.check(folder / CERTIFICATE, key)] if wrong]
-    elif (folder / signature.SIGNATURE).is_file():
-        typer.echo("the signature was not checked: no --key", err=True)
+    found = [*recomputed(folder), *_signature(folder, key)]
     if (stated["schema"], stated["schema_version"]) in VERSION_1:
         if pages is not None:
             raise BadInput("--pages", "a certificate of version 1", "--rejudge NEW, which draws them")
@@ -76,48 +78,64 @@ def verify_command(
     if rejudge is not None:
         raise BadInput("--rejudge", "a certificate of today's version", "one of version 1")
     certificate = read_certificate(folder)
+    again = _Again(certificate, folder, rerun or "", regime or [], trace or [], jobs, learner)
+    if not found:
+        found += contradicting(certificate, folder, again.on_trace, every_price)
     if not found:
         found += _pages(certificate, folder)
     if rerun is not None and certificate.settings.back_end != "simulated":
         raise BadInput("--rerun", "a certificate of a real server", "none of those: what happened cannot happen again")
+    if found and certificate.versions.get("diloco-protocol") != versions()["diloco-protocol"]:
+        then = certificate.versions.get("diloco-protocol", "an unknown version")
+        _tell(f"made with diloco-protocol {then}; with that version, what differs here may agree", err=True)
     if rerun is not None and not found:
-        again = _Again(certificate, folder, rerun, regime or [], trace or [], jobs, learner)
         found += again.differences()
     _say(found, most)
-    how = "recomputed and run again" if rerun else "recomputed"
-    typer.echo(f"verified: {certificate.verdict}, {len(certificate.claims)} claims {how} from {folder / RAW}")
+    _verified(again, every_price, key)
     if pages is not None:
         draw_into(pages, certificate, store.read(folder / RAW))
-        typer.echo(f"report: {pages / REPORT}")
+        _tell(f"report: {pages / REPORT}")
 
 
-def _carried(folder: Path, stated: dict[str, Any]) -> list[str]:
-    """Differences between what a certificate says of its calibrations and what their models and rows give."""
-    found: list[str] = []
-    for carried in sorted((folder / RAW / calibration.CARRIED).glob("*")):
-        found += check_simulated(carried)
-    for regime in stated["regimes"] if not found else ():
-        sidecar = regime["sidecar"]
-        if isinstance(sidecar, dict) and sidecar.get("agreement") is not None:
-            source = folder / RAW / calibration.carried_as(sidecar["calibration"]["name"])
-            again = shown_for(source, [Slo.parse(text) for text in regime["slos"]])
-            own = {key: sidecar.get(key) for key in again}
-            found += [f"sidecar of {regime['name']}, {line}" for line in differences(own, again)]
-    return found
+def _tell(text: str, err: bool = False) -> None:
+    """Print one line; what a certificate says may hold control characters."""
+    typer.echo(files.clean(text), err=err)
+
+
+def _verified(again: _Again, every_price: bool, key: Path | None) -> None:
+    """What agreed, and what that leaves unproven."""
+    certificate, folder, rerun = again.certificate, again.folder, bool(again.scheduler)
+    how = "recomputed and run again" if rerun else "recomputed"
+    _tell(f"verified: {certificate.verdict}, {len(certificate.claims)} claims {how} from {folder / RAW}")
+    for line in (*unproven(certificate, folder, again.on_trace, every_price, rerun), *_unsigned(folder, key)):
+        _tell(f"not shown: {line}")
+
+
+def _signature(folder: Path, key: Path | None) -> Iterator[str]:
+    wrong = None if key is None else signature.check(folder / CERTIFICATE, key)
+    if wrong is not None:
+        yield wrong
+
+
+def _unsigned(folder: Path, key: Path | None) -> Iterator[str]:
+    if key is None:
+        there = (folder / signature.SIGNATURE).is_file()
+        yield f"who made it: {'its signature was not checked, for want of --key' if there else 'it is not signed'}"
 
 
 def _old(folder: Path, stated: dict[str, Any], found: list[str], most: int, rejudge: Path | None) -> None:
     """A certificate of version 1: its budgets, violations and gains, and what today's rules make of them."""
     _say(found, most)
-    typer.echo(f"verified: version 1, {stated['verdict']}: digests, budgets, violations and gains recomputed")
+    _tell(f"verified: version 1, {stated['verdict']}: digests, budgets, violations and gains recomputed")
+    _tell("not shown: that its rows follow from root, regime and decisions: those of version 1 are not made again")
     head, evidence, now = version_1.rejudged(folder)
-    typer.echo(f"under the rules of version {now.schema_version}: {now.verdict}. {now.sentence}")
+    _tell(f"under the rules of version {now.schema_version}: {now.verdict}. {now.sentence}")
     if rejudge is None:
         return
     carried = sorted((folder / RAW / calibration.CARRIED).glob("*"))
     with locked(rejudge):
         write_folder(rejudge, now, head, partial(store.write, evidence), evidence, carried)
-    typer.echo(f"judged again: {rejudge / CERTIFICATE}")
+    _tell(f"judged again: {rejudge / CERTIFICATE}")
 
 
 def _pages(certificate: Certificate, folder: Path) -> list[str]:
@@ -125,12 +143,12 @@ def _pages(certificate: Certificate, folder: Path) -> list[str]:
     now, then = versions(), certificate.versions
     listed = certificate.pages or ()
     if any(now.get(name) != then.get(name) for name in ("jinja2", "matplotlib")):
-        typer.echo("report, tables and figures are not compared: they were drawn with other versions", err=True)
+        _tell("not shown: report, tables and figures, which were drawn with other versions")
         return []
     absent = [name for name in listed if not (folder / name).is_file()]
     if absent:
         which = "report, tables and figures" if len(absent) == len(listed) else ", ".join(absent)
-        typer.echo(f"not compared, because not there: {which}", err=True)
+        _tell(f"not shown: {which}, which are not there")
     if len(absent) == len(listed):
         return []
     return list(differing_pages(partial(write_pages, certificate, store.read(folder / RAW)), folder, listed))
@@ -139,9 +157,9 @@ def _pages(certificate: Certificate, folder: Path) -> list[str]:
 def _say(found: list[str], most: int) -> None:
     """Print what differs; exit with 1 when anything does."""
     for line in found[:most]:
-        typer.echo(f"differs: {line}")
+        _tell(f"differs: {line}")
     if len(found) > most:
-        typer.echo(f"and {len(found) - most} more differences")
+        _tell(f"and {len(found) - most} more differences")
     if found:
         raise typer.Exit(1)
 
@@ -157,6 +175,12 @@ class _Again:
         self.traces, self.jobs, self.learner = traces, jobs, learner
         self.given = {Path(r).stem: r for r in regimes} | {Regime.load(r).name: r for r in regimes}
         self.files = {t.name: t for t in traces}
+        declared: dict[str, str] = certificate.contender.described("environment") or {}
+        self.environment = tuple(sorted(declared.items()))
+
+    def on_trace(self, old: RegimePart) -> tuple[Setting, RegimePart] | None:
+        """The setting of a regime on a real trace; None where its file was not given."""
+        return self._world(old) if (old.described("trace") or {}).get("file") in self.files else None
 
     def _world(self, old: RegimePart) -> tuple[Setting, RegimePart]:
         stated, real = old.sidecar.calibration, old.described("trace")
@@ -185,10 +209,12 @@ class _Again:
         with tempfile.TemporaryDirectory() as temporary:
             log = str(Path(temporary) / "scheduler.log")
             plan = Plan(
-                partial(contender_opener, self.scheduler, log, hidden), self.scheduler, asked.root_seed, asked.draws,
-                asked.control_draws, asked.probes, asked.sequential, secret_of(asked.nonce),
+                partial(contender_opener, self.scheduler, log, hidden, self.environment), self.scheduler,
+                asked.root_seed, asked.draws, asked.control_draws, asked.probes, asked.sequential,
+                secret_of(asked.nonce),
             )  # fmt: skip
-            contender = describe_contender(contender_opener(self.scheduler, "", hidden), [s for s, _ in worlds])
+            source = contender_opener(self.scheduler, "", hidden, self.environment)
+            contender = describe_contender(source, [setting for setting, _ in worlds])
             head = self._head(contender, [described for _, described in worlds])
             trainer = None
             if asked.train is not None:
@@ -212,7 +238,7 @@ class _Again:
     def _came_later(self, hidden: tuple[str, ...]) -> tuple[str, ...]:
         """Data beside the scheduler that the judged run could not see: a registration, a key, a later download."""
         stated = self.certificate.contender.described("files") or ()
-        source = contender_opener(self.scheduler, "", hidden)
+        source = contender_opener(self.scheduler, "", hidden, self.environment)
         try:
             names = source.describe().get("files")
             named = zip(names if isinstance(names, list) else (), getattr(source, "files", ()), strict=True)

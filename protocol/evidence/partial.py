@@ -14,7 +14,7 @@ from pathlib import Path
 from protocol.errors import BadInput, ProtocolError
 from protocol.evidence import store
 from protocol.evidence.model import Evidence
-from protocol.files import canonical_json, write_text
+from protocol.files import canonical_json, refuse_somebodys, write_text
 from protocol.replay.replay import Replay
 
 PLAN = "plan.json"
@@ -24,10 +24,14 @@ RUN = "run"
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold `folder` for one process.  Raises ProtocolError when another one has it."""
+    """Hold `folder` for one process.
+
+    Raises ProtocolError when another one has it, BadInput when it cannot be written or holds somebody else's files.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        refuse_somebodys(folder)
+        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         why = (error.strerror or "an error").lower()
         raise BadInput(str(folder), f"a place that cannot be written ({why})", "a folder that can be written") from None

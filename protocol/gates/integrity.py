@@ -42,7 +42,7 @@ def integrity_gate(evidence: Sequence[Evidence], spec: Spec) -> GateResult:
     if live:
         checks.append(decisions_in_time(evidence, spec))
     if spec.confinement is not None:
-        checks.append(_confined(spec.confinement, spec.unconfined))
+        checks += [_confined(spec.confinement, spec.unconfined), _inputs(evidence)]
     checks += [_determinism(evidence, spec), _causality(evidence, spec), _completeness(evidence, spec)]
     return GateResult("G0", "integrity", (*checks, distinct_traces(evidence)))
 
@@ -72,6 +72,15 @@ def _confined(stated: Mapping[str, Any], unconfined: bool) -> Check:
     if unconfined:
         return Check("confinement", "passed", f"--unconfined was said: {gaps}")
     return Check("confinement", "undecidable", f"{gaps} (--unconfined judges all the same, and says so)")
+
+
+def _inputs(evidence: Sequence[Evidence]) -> Check:
+    """Nothing that the scheduler read is left out of its digest."""
+    for e in evidence:
+        for probe in e.probes:
+            if probe.kind == "inputs" and probe.difference:
+                return Check("inputs", "failed", f"seed {e.seed}: {probe.difference}", n=len(evidence))
+    return Check("inputs", "passed", "every file that its runs read is part of its digest", n=len(evidence))
 
 
 def _inside(merges: int, evidence: Sequence[Evidence]) -> Check:

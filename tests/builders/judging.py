@@ -18,6 +18,7 @@ from unittest import mock
 import numpy as np
 
 from adapters.schedulers import open_scheduler, sandbox
+from adapters.schedulers.confinement import WITHOUT
 from adapters.traces.readers import Reading
 from protocol.campaign import arms as campaign
 from protocol.campaign import run as campaign_run
@@ -61,6 +62,12 @@ class Judged:
     @property
     def refused(self) -> bool:
         return self.refusal is not None or self.certificate["tier"]["number"] == 0
+
+    @property
+    def unsound(self) -> bool:
+        """The machine lacks what G0 rests on, and G0 says so: whatever the row did, nothing is licensed."""
+        gates = [] if self.refusal is not None else self.certificate["claims"][0]["gates"]
+        return any(g["gate"] == "G0" and g["status"] == "undecidable" for g in gates) and bool(WITHOUT)
 
     @property
     def gaps(self) -> list[list[int]]:

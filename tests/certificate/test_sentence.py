@@ -56,6 +56,23 @@ def calibrated(asked: Head, **servers: str) -> Head:
     return Head.model_validate(values)
 
 
+@pytest.mark.parametrize(
+    ("unconfined", "stated", "told"),
+    [
+        (False, {"sound": True, "gaps": []}, None),
+        (True, {"sound": True, "gaps": ["clocks: all are real"]}, None),
+        (True, {"sound": False, "gaps": ["reads of files are not confined"]},
+         "Its process was not confined: reads of files are not confined."),
+        (True, None, "Its process was not confined: what held of it is not known."),
+    ],
+)  # fmt: skip
+def test_what_was_not_confined_is_repeated(unconfined: bool, stated: dict[str, Any] | None, told: str | None) -> None:
+    asked = head("first", unconfined=unconfined).plain()
+    asked["contender"] |= {} if stated is None else {"confinement": stated}
+    text = says([claim("first")], Head.model_validate(asked))
+    assert (told in text) if told else "confined" not in text
+
+
 def says(claims: Sequence[Claim], asked: Head | None = None) -> str:
     verdict = "PASS" if any(c.verdict == "PASS" for c in claims) else "FAIL"
     return sentence(asked or head(*(c.regime for c in claims)), verdict, claims)

@@ -257,7 +257,8 @@ def test_honest_schedulers_pass() -> None:
 @pytest.mark.parametrize("ahead_s", [0.25, 1, 3, 30])
 def test_looking_into_the_future_is_caught(ahead_s: float) -> None:
     """The loader lets its scheduler see the whole trace, however little of it beyond now."""
-    source = FunctionSource(quiet)
+    looks = {}
+    source = FunctionSource(lambda obs, rng: looks["now"](obs, rng))
 
     class Peeking(ToyLoaded):
         def __init__(self, trace: RequestTrace) -> None:
@@ -268,7 +269,11 @@ def test_looking_into_the_future_is_caught(ahead_s: float) -> None:
                 soon = np.searchsorted(trace.arrival_ns, [now, now + ahead_s * S])
                 return bool(soon[1] - soon[0] <= 5 * ahead_s)
 
-            source.function = few_to_come
+            self.look = few_to_come
+
+        def session(self) -> object:
+            looks["now"] = self.look
+            return super().session()
 
     class PeekingSidecar:
         name, calibrated = "peek", False

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from judging import INNOCENT, Judge, Judged, same_placements
 
+from adapters.schedulers.confinement import WITHOUT
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Landlock and seccomp")
 
 
@@ -184,9 +186,11 @@ def test_loud_cheats_are_refused_with_their_reason(judge: Judge, name: str) -> N
     code, words = LOUD[name]
     limit_s = 0.3 if "no answer within" in words else 10.0
     judged = judge(code, decision_timeout_s=limit_s, start_timeout_s=max(limit_s, 0.5))
+    if judged.unsound:
+        return
     assert judged.refusal is not None, judged.reason
     assert "cheat.py" in judged.refusal, judged.refusal
-    assert any(word in judged.refusal for word in words.split("|")), judged.refusal
+    assert WITHOUT or any(word in judged.refusal for word in words.split("|")), judged.refusal
 
 
 #: Name: code.  All of them are deterministic to the eye of one run only.
@@ -226,18 +230,35 @@ def test_entropy_of_its_own_fails_determinism(judge: Judge, name: str) -> None:
     assert "a second run differs" in judged.reason and "clock or unseeded entropy" in judged.reason
 
 
-#: Name: code.  Clocks show the time of the replay, so that what looks at one decides the same every time.
+#: Name: code.  Clocks show the time of the replay, and the second run sees them ahead.
 CLOCKS = {
     "the clock": cheat("import time\nreturn time.time_ns() // 1000 % 7 == 0"),
-    "another clock": cheat("from datetime import datetime\nreturn datetime.now().microsecond % 7 == 0"),
-    "processor time": cheat("import time\nreturn time.process_time_ns() // 1000 % 3 == 0"),
-}
+    "another clock": cheat("import datetime as d\nreturn d.datetime.now().microsecond % 7 == d.datetime.now().hour"),
+    "the hour": cheat("from datetime import datetime\nreturn datetime.now().hour % 2 == 0 and obs.in_flight < 4"),
+    "processor time": cheat("import time\nreturn time.process_time_ns() // 1000 % 7 == 0"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CLOCKS)
-def test_clocks_show_the_time_of_the_replay(judge: Judge, name: str) -> None:
+def test_what_a_clock_says_must_not_matter(judge: Judge, name: str) -> None:
     judged = judge(CLOCKS[name])
-    assert not judged.refused and judged.check("determinism")["status"] == "passed", judged.reason
+    assert judged.refused and judged.check("determinism")["status"] == "failed", judged.reason
+
+
+def test_time_that_passed_is_the_time_of_the_replay(judge: Judge, innocent: Judged) -> None:
+    judged = judge(
+        """
+        import time
+        class Patient:
+            def __init__(self):
+                self.begin = time.monotonic()
+            def decide(self, obs):
+                return obs.in_flight < 4 and abs(time.monotonic() - self.begin - obs.time_s) < 1e-3
+        """
+    )
+    if judged.unsound or "clock" in WITHOUT:
+        return
+    assert not judged.refused and same_placements(judged, innocent)
 
 
 # --- quiet cheats: everything else ----------------------------------------------------------------------------------
@@ -322,6 +343,8 @@ HARMLESS = {
 @pytest.mark.parametrize("name", HARMLESS)
 def test_tricks_that_change_nothing(judge: Judge, innocent: Judged, name: str) -> None:
     judged = judge(HARMLESS[name])
+    if judged.unsound:
+        return
     assert not judged.refused, judged.reason
     assert same_placements(judged, innocent)
     assert len(judged.log) < 64 << 20

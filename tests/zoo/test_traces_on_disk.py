@@ -100,10 +100,11 @@ def test_a_trace_elsewhere_whose_path_it_knows(certify: Command, tmp_path: Path)
 
 @LINUX
 def test_the_output_of_the_running_and_of_an_earlier_campaign(certify: Command, tmp_path: Path) -> None:
-    """Also where the output folder is the scheduler's own."""
-    for out in (tmp_path / "out", tmp_path):
-        for _ in range(2):
-            nothing_found(certify(looking(tmp_path, tmp_path / "out"), out, *QUICK))
+    """The scheduler's own folder is no output folder: it holds something else."""
+    for _ in range(2):
+        nothing_found(certify(looking(tmp_path, tmp_path / "out"), tmp_path / "out", *QUICK))
+    refused = certify(tmp_path / "cheat.py", tmp_path, *QUICK)
+    assert refused.code == 2 and "files of somebody else (cheat.py" in str(refused.refusal)
 
 
 def test_what_it_finds_without_the_sandbox(tmp_path: Path) -> None:

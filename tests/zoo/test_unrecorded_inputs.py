@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from judging import Judge
 
 from adapters.conformance import check_scheduler, synthetic_observations
 from adapters.schedulers import PlannerSource, confinement, open_scheduler
@@ -106,6 +107,59 @@ def test_what_differs_elsewhere_is_the_same_for_it(
         os.utime(folder / "cheat.py", (k, k))
         time.sleep(1.1)  # the next second on every clock
     assert said[0] == said[1]
+
+
+def test_declared_variables_are_given_and_part_of_the_digest(folder: Path) -> None:
+    code = """
+        import os
+        from protocol.scheduler import Decision
+        def decide(obs):
+            return Decision(True, reason=os.environ.get("LIMIT", "none"))
+        """
+    digests = []
+    for given in ({}, {"LIMIT": "3"}, {"LIMIT": "4"}):
+        with opened(folder, code, environment=given) as source:
+            assert decided(source)[0].reason == given.get("LIMIT", "none")
+            digests.append(source.digest())
+            assert source.describe()["environment"] == given
+    assert len(set(digests)) == 3
+    for name in ("", "A=B", "TMPDIR", "PYTHONHASHSEED", "NUL\0"):
+        with pytest.raises(BadInput, match="NAME=VALUE"):
+            opened(folder, code, environment={name: "1"})
+
+
+def test_a_variable_that_has_programs_load_code_reaches_only_what_is_confined(folder: Path) -> None:
+    """LD_PRELOAD in the host would run code of the user's before anything is confined."""
+    mark = folder.parent / "ran"
+    (folder / "evil.py").write_text(f"open({str(mark)!r}, 'w')")
+    code = "def decide(obs):\n    return True\n"
+    given = {"LD_PRELOAD": str(folder / "evil.so"), "PYTHONSTARTUP": str(folder / "evil.py"), "PYTHONPATH": str(folder)}
+    with opened(folder, code, environment=given) as source:
+        decided(source)
+        assert source.host is not None
+        seen = Path(f"/proc/{source.host.process.pid}/environ").read_bytes()
+    assert b"evil" not in seen and b"PYTHONPATH" not in seen and not mark.exists()
+
+
+def test_a_file_that_is_read_later_and_not_digested_fails(folder: Path, tmp_path: Path, judge: Judge) -> None:
+    """A module beside the interpreter's own, imported in some run only: `validate` names it, and G0 fails."""
+    late = tmp_path / "path" / "late_table.py"
+    late.parent.mkdir()
+    late.write_text("LIMIT = 4\n")
+    code = """
+        import os
+        class Late:
+            def decide(self, obs):
+                if obs.time_s > 30:
+                    import late_table
+                    return obs.in_flight < late_table.LIMIT
+                return obs.in_flight < 4
+        """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(late.parent), os.environ.get("PYTHONPATH", "")]))
+        judged = judge(code)
+    assert judged.refused and judged.check("inputs")["status"] == "failed"
+    assert "late_table.py" in judged.reason and "the digest does not cover" in judged.reason
 
 
 def test_nothing_of_outside_has_a_size_or_an_age(folder: Path, tmp_path: Path, lacking: set[str]) -> None:

@@ -38,7 +38,7 @@ HONEST = [
 
 @pytest.mark.parametrize("code", HONEST)
 def test_honest_schedulers_pass(tmp_path: Path, code: str) -> None:
-    assert found(tmp_path, code) == {}
+    assert found(tmp_path, code).keys() <= {"speed"}  # which a busy machine lacks
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_honest_schedulers_pass(tmp_path: Path, code: str) -> None:
         (body("return 'maybe'"), "answers", "error"),
         (body("return obs.islands[0].queued < 3 or obs.islands[4]"), "answers", "error"),
         ("import random\n" + body("return random.random() < 0.5"), "repeats", "error"),
-        ("import time\n" + body("return int(time.time_ns() // 1000) % 7 == 0"), "repeats", "error"),
+        ("import time\n" + body("return int(time.time_ns() // 1000) % 7 == 0"), "clock", "error"),
         ("import time\n" + body("return time.time() % 1e6 < obs.time_s + 9e5 - 9e5 or time.monotonic() > 0"), "decides",
          "warning"),
         ("import datetime\nBEGIN = datetime.datetime(2000, 1, 1)\n"
@@ -85,19 +85,20 @@ def test_a_peer_scheduler_is_checked_on_a_fleet_of_its_size(tmp_path: Path) -> N
     ready = "[i for i in range(8) if obs.islands[i].steps_since_merge >= obs.h_min and not obs.islands[i].queued]"
     pairs = f"(lambda r: Decision(len(r) > 1, (tuple(r[:2]),) if len(r) > 1 else None))({ready})"
     code = "from protocol.scheduler import Decision\n" + body(f"return {pairs}")
-    assert found(tmp_path, code) == {}
+    assert found(tmp_path, code).keys() <= {"speed"}
     assert found(tmp_path, code, n_islands=4) == {"answers": "error"}
 
 
 def test_slow_decisions(tmp_path: Path) -> None:
-    code = "import threading\n" + body("threading.Event().wait(0.012)\n        return obs.queued == 0")
+    code = "import select\n" + body("select.select([], [], [], 0.012)\n        return obs.queued == 0")
     assert found(tmp_path, code, n_decisions=20) == {"speed": "warning"}
 
 
 def test_memory_and_data_files(tmp_path: Path) -> None:
     (tmp_path / "table.txt").write_text("3")
     code = "TABLE = int(open('table.txt').read())\nHEAP = b'x' * (90 << 20)\n" + body("return obs.in_flight < TABLE")
-    assert found(tmp_path, code, memory_limit_mb=200) == {"memory": "warning", "sources": "warning"}
+    seen = found(tmp_path, code, memory_limit_mb=200)
+    assert {check for check in seen if check != "speed"} == {"memory"}  # the digest covers the table
 
 
 @pytest.mark.parametrize("name", sorted(registry.names("protocol.schedulers")))
