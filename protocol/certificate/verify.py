@@ -14,11 +14,12 @@ from protocol.calibration import store as calibration
 from protocol.calibration.check import check_carried
 from protocol.certificate import version_1
 from protocol.certificate.assess import assess
-from protocol.certificate.model import Head, SidecarPart, plain
+from protocol.certificate.model import Certificate, Head, SidecarPart, plain
 from protocol.certificate.reading import CERTIFICATE, RAW, VERSION_1, parsed, read_json
 from protocol.errors import BadInput, ProtocolError
 from protocol.evidence import store
 from protocol.evidence.consistency import contradictions
+from protocol.evidence.model import Evidence
 
 
 def verify(folder: Path) -> list[str]:
@@ -53,6 +54,17 @@ def _recomputed(folder: Path, stated: dict[str, Any], found: list[str]) -> dict[
     evidence = store.read(folder / RAW)
     found += contradictions(evidence)
     return plain(assess(head, evidence))
+
+
+def rejudged(folder: Path) -> tuple[Head, list[Evidence], Certificate]:
+    """The raw files under the rules of now.  Raises BadInput where they are not the ones that were certified."""
+    stated = read_json(folder)
+    head, evidence = asked_of(folder), store.read(folder / RAW)
+    calibrated = _calibrations([regime.sidecar for regime in head.regimes], folder / RAW)
+    found = [*_files(stated, folder / RAW), *calibrated, *contradictions(evidence)]
+    if found:
+        raise BadInput(str(folder), found[0], "the raw files that were certified")
+    return head, evidence, assess(head, evidence)
 
 
 def asked_of(folder: Path) -> Head:

@@ -23,7 +23,7 @@ from protocol.certificate.model import Certificate, Head, RegimePart, plain, ver
 from protocol.certificate.preregistration import fixed_part
 from protocol.certificate.reading import CERTIFICATE, RAW, VERSION_1, read_certificate, read_json
 from protocol.certificate.root import secret_of
-from protocol.certificate.verify import differences
+from protocol.certificate.verify import differences, rejudged
 from protocol.cli import learning, options
 from protocol.cli.pages import REPORT, differing_pages, draw_into, write_folder, write_pages
 from protocol.cli.progress import progress_bar
@@ -31,6 +31,7 @@ from protocol.cli.remaking import contradicting, recomputed, unproven
 from protocol.cli.settings import Overrides, contender_opener, describe_contender, outputs, settings_for
 from protocol.errors import BadInput
 from protocol.evidence import store
+from protocol.evidence.model import Evidence
 from protocol.evidence.partial import locked
 from protocol.regimes.regime import Regime
 
@@ -49,7 +50,7 @@ def verify_command(
     learner: Annotated[str | None, typer.Option(help="with --rerun: --learner as it was, where there was one")] = None,
     key: Annotated[Path | None, typer.Option(help="Ed25519 public key (PEM) of the signature")] = None,
     rejudge: Annotated[
-        Path | None, typer.Option(help="new folder for the same rows under today's rules (of version 1)")
+        Path | None, typer.Option(help="new folder for the same rows under today's rules")
     ] = None,
     pages: Annotated[
         Path | None, typer.Option(help="new folder for report, tables and figures, drawn again (of today's version)")
@@ -69,14 +70,16 @@ def verify_command(
         _tell(f"verified: calibration of {calibration.read(folder).server} recomputed from its raw rows")
         return
     stated = read_json(folder)
+    today = (stated["schema"], stated["schema_version"]) not in VERSION_1
+    if rejudge is not None and today:
+        _rejudge(folder, rejudge, *rejudged(folder))
+        return
     found = [*recomputed(folder), *_signature(folder, key)]
-    if (stated["schema"], stated["schema_version"]) in VERSION_1:
+    if not today:
         if pages is not None:
             raise BadInput("--pages", "a certificate of version 1", "--rejudge NEW, which draws them")
         _old(folder, stated, found, most, rejudge)
         return
-    if rejudge is not None:
-        raise BadInput("--rejudge", "a certificate of today's version", "one of version 1")
     certificate = read_certificate(folder)
     again = _Again(certificate, folder, rerun or "", regime or [], trace or [], jobs, learner)
     if not found:
@@ -87,7 +90,8 @@ def verify_command(
         raise BadInput("--rerun", "a certificate of a real server", "none of those: what happened cannot happen again")
     if found and certificate.versions.get("diloco-protocol") != versions()["diloco-protocol"]:
         then = certificate.versions.get("diloco-protocol", "an unknown version")
-        _tell(f"made with diloco-protocol {then}; with that version, what differs here may agree", err=True)
+        hint = "with that version, what differs here may agree; --rejudge NEW judges the same rows by today's rules"
+        _tell(f"made with diloco-protocol {then}; {hint}", err=True)
     if rerun is not None and not found:
         found += again.differences()
     _say(found, most)
@@ -130,12 +134,15 @@ def _old(folder: Path, stated: dict[str, Any], found: list[str], most: int, reju
     _tell("not shown: that its rows follow from root, regime and decisions: those of version 1 are not made again")
     head, evidence, now = version_1.rejudged(folder)
     _tell(f"under the rules of version {now.schema_version}: {now.verdict}. {now.sentence}")
-    if rejudge is None:
-        return
+    if rejudge is not None:
+        _rejudge(folder, rejudge, head, evidence, now)
+
+
+def _rejudge(folder: Path, new: Path, head: Head, evidence: list[Evidence], now: Certificate) -> None:
     carried = sorted((folder / RAW / calibration.CARRIED).glob("*"))
-    with locked(rejudge):
-        write_folder(rejudge, now, head, partial(store.write, evidence), evidence, carried)
-    _tell(f"judged again: {rejudge / CERTIFICATE}")
+    with locked(new):
+        write_folder(new, now, head, partial(store.write, evidence), evidence, carried)
+    _tell(f"judged again: {now.verdict}, {new / CERTIFICATE}")
 
 
 def _pages(certificate: Certificate, folder: Path) -> list[str]:
