@@ -24,7 +24,7 @@ from reports import format as fmt
 #: Quantiles of a seed's draws: all of them, 5 to 95 %, the middle half, the median.
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 #: Bins of a timeline, timelines of a page, and bins of the time since a merge began.
-MOST_BINS, MOST_TIMELINES, MERGE_BINS = 300, 240, 16
+MOST_BINS, MOST_TIMELINES, MERGE_BINS = 400, 200, 16
 #: A merge's surroundings, as shares of its length: from before its start to after its end.
 BEFORE, AFTER = 0.5, 1.5
 _FROM_ENVELOPE = (

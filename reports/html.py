@@ -65,6 +65,7 @@ def write_report(
             transfers=transfers,
             arms=_arms(evidence),
             probes=[{"regime": e.regime, "seed": e.seed, **vars(p)} for e in evidence for p in e.probes],
+            forest=any(fmt.known(c["envelope"]["gain_pp"]) for c in claims),
             overview=inline_svg(figures.get(fmt.OVERVIEW), fmt.OVERVIEW, "Placement gain of every claim"),
             level=fmt.level(certificate),
             needed=reading.next_tier(certificate),

@@ -24,15 +24,11 @@ def shown_for(folder: Path, slos: Sequence[Slo]) -> dict[str, Any]:
     Raises BadInput when the calibration is missing or broken.
     """
     stated, pairs = read(folder), replayed(folder)
-    runs = [run for run, _ in pairs]
     support = support_of([run.measurements for run in read_runs(folder)], stated.merge_s)
     plain = {name: list(ends) for name, ends in asdict(support).items()}
     return {
         "support": plain,
-        "agreement": {
-            str(slo): [_row(run, simulated, slo) for run, simulated in pairs]
-            for slo in slos
-        },
+        "agreement": {str(slo): [_row(run, simulated, slo) for run, simulated in pairs] for slo in slos},
     }
 
 

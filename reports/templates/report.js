@@ -46,7 +46,7 @@
         text: `${r.claim.regime}, ${r.claim.slo}: ${signed(r.claim[key])} pp ${what}, ${data.level} interval ${limits(r.claim[ends])}; ${r.claim.verdict}`,
       })));
       return [panel("Gains of every claim", {
-        width, height: 46 + 40 * y, marginLeft: 10, marginRight: 10, marginBottom: 34, marginTop: 6,
+        width, height: 46 + 46 * y, marginLeft: 10, marginRight: 10, marginBottom: 34, marginTop: 6,
         x: { domain, label: "gain in pp, to the right is better", labelAnchor: "center" }, y: { domain: [y + 0.5, 0.3], axis: null },
         marks: [Plot.gridX({ stroke: RULE, strokeOpacity: 1 }), Plot.ruleX([0], { stroke: INK }),
           Plot.ruleX([...new Set(claims.map((r) => r.claim.min_effect_pp))], { stroke: MUTED, strokeDasharray: "4,3" }),
@@ -83,7 +83,7 @@
       const points = rows.flatMap((r) => [["smallest_p", "the smallest possible"], ["p_at_zero", "against no gain"], ["p", "at the minimum effect"]]
         .filter(([key]) => known(r[key])).map(([key, what]) => ({ x: r[key], y: r.y, text: `${r.name}: p ${pValue(r[key])} ${what}` })));
       return [panel("p-values against their floors", {
-        width, height: 40 + 34 * rows.length, marginLeft: 10, marginRight: 14, marginTop: 4, marginBottom: 34,
+        width, height: 40 + 34 * rows.length, marginLeft: 18, marginRight: 14, marginTop: 4, marginBottom: 34,
         x: { type: "log", domain, label: `p; dashed: level ${data.alpha}`, labelAnchor: "center", ticks: 4, tickFormat: (v) => (v >= 0.01 ? String(v) : v.toExponential(0).replace("e-", "e−")) },
         y: { domain: [rows.length + 0.5, 0.3], axis: null },
         marks: [Plot.gridX({ stroke: RULE, strokeOpacity: 1, ticks: 4 }), Plot.ruleX([data.alpha], { stroke: MUTED, strokeDasharray: "4,3" }), ...rowNames(rows, width, domain[0]),
@@ -97,7 +97,7 @@
     power(c, width) {
       const curve = (c.power_curve ?? []).map(([gain, power]) => ({ gain, power }));
       const domain = spread(span([0, c.gain_pp, c.min_effect_pp, ...curve.map((d) => d.gain)]));
-      const seen = known(c.gain_pp) ? [c.gain_pp] : [];
+      const seen = known(c.gain_pp) ? [c.gain_pp] : [], left = c.gain_pp > (domain[0] + domain[1]) / 2;
       return [panel("Power by true gain", {
         width, height: 190, marginLeft: 40, marginRight: 12, marginTop: 22, marginBottom: 34,
         x: { domain, label: "true gain in pp", labelAnchor: "center", ticks: Math.min(8, width / 50) },
@@ -105,7 +105,7 @@
         marks: [Plot.gridY({ stroke: RULE, strokeOpacity: 1, ticks: [0, 0.5, 0.9, 1] }), Plot.ruleX([c.min_effect_pp], { stroke: MUTED, strokeDasharray: "4,3" }),
           Plot.line(curve, { x: "gain", y: "power", stroke: DRAWS, strokeWidth: 2 }), Plot.dot(curve, { x: "gain", y: "power", r: 2.5, fill: DRAWS }),
           Plot.ruleX(seen, { stroke: POLICY, strokeWidth: 2 }),
-          Plot.text(seen, { x: (v) => v, y: 1, dy: -10, text: (v) => `this run, ${signed(v)}`, fill: POLICY, textAnchor: "middle" })],
+          Plot.text(seen, { x: (v) => v, y: 0.07, dx: left ? -6 : 6, text: (v) => `this run, ${signed(v)}`, fill: POLICY, stroke: PAPER, strokeWidth: 4, textAnchor: left ? "end" : "start" })],
       }, curve.map((d) => ({ x: d.gain, y: d.power, text: `a gain of ${fixed(d.gain)} pp is found by ${Math.round(100 * d.power)} % of such runs` })))];
     },
 
@@ -131,7 +131,7 @@
       const missed = c.missed[seed], step = line.bin_s, at = line.arrivals.map((_, k) => (k + 0.5) * step);
       const bins = line.arrivals.map((n, k) => ({ k, t: at[k], a: k * step, b: (k + 1) * step, arrivals: n / step, missed: missed[k] / step, flight: line.in_flight[k] }));
       const end = Math.max(world.horizon_s, bins.length * step);
-      const x = { domain: [0, end], label: null }, base = { width, marginLeft: 44, marginRight: 8 };
+      const x = { domain: [0, end], label: null }, base = { width, marginLeft: 44, marginRight: 16 };
       const lanes = [["policy", "scheduler", POLICY], ["optimum", "optimum", OPTIMUM], ["uniform", "one draw", DRAWS]]
         .flatMap(([arm, name, colour], lane) => line.merges[arm].map(([a, b]) => ({ a, b, name, colour, lane: lane + 1 })));
       const shade = Plot.rect(line.merges.policy, { x1: (m) => m[0], x2: (m) => m[1], fill: POLICY, fillOpacity: 0.12 });
