@@ -174,6 +174,26 @@ def replacing(folder: Path, listed: Collection[str]) -> Iterator[Path]:
         shutil.rmtree(waiting, ignore_errors=True)
 
 
+@contextmanager
+def adding(folder: Path, listed: Collection[str]) -> Iterator[Path]:
+    """As `replacing`, but whatever is not written anew stays, the certificate above all."""
+    waiting = folder / WAITING
+    with naming(waiting):
+        shutil.rmtree(waiting, ignore_errors=True)
+        waiting.mkdir()
+    try:
+        yield waiting
+        new = names_in(waiting)
+        for name in new:
+            _free(folder, name, listed)
+        for name in new:
+            with naming(folder / name):
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(waiting / name, folder / name)
+    finally:
+        shutil.rmtree(waiting, ignore_errors=True)
+
+
 def names_in(folder: Path) -> list[str]:
     """Every file beneath `folder`, as sorted POSIX paths from there."""
     return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if not p.is_dir())

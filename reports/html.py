@@ -113,6 +113,12 @@ def _scripts() -> list[dict[str, Any]]:
     return found
 
 
+def summary(certificate: Mapping[str, Any], report: Path) -> str:
+    """Verdict, sentence and claims as a piece of HTML, for notebooks."""
+    template = environment().get_template("summary.html.j2")
+    return template.render(c=certificate, level=fmt.level(certificate), report=report)
+
+
 def environment() -> Environment:
     """Templates of this package: everything escaped, a missing name an error, the formatters as filters."""
     env = Environment(

@@ -119,7 +119,7 @@ def _gates(k: int, claim: Row, asked: Asked) -> Float:
     rows = [{**check, "gate": gate["gate"]} for gate in claim["gates"] for check in gate["checks"]]
     cells = [
         Cell("check", ["Check"], lambda row: [f"{row['gate']} {row['name']}"], share=1),
-        Cell("status", ["Status"], lambda row: [{"undecidable": "open"}.get(row["status"], row["status"])]),
+        Cell("status", ["Status"], lambda row: ["open" if row["status"] == "undecidable" else str(row["status"])]),
         *(
             [
                 Cell("statistic", ["Statistic"], lambda row: [fmt.number(row["statistic"])]),

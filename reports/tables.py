@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from protocol.files import write_text
 from protocol.workload.trace import NS_PER_S
 from reports import format as fmt
@@ -198,6 +200,12 @@ def _text(key: str, heading: str | None = None) -> Column:
 
 def _column(heading: str, key: str, show: Callable[[Any], str], name: str | None = None) -> Column:
     return Column(heading, lambda row: show(row.get(key)), {name or key: _get(key)})
+
+
+def frame(table: Table) -> pd.DataFrame:
+    """The table as CSV has it, in pandas."""
+    raw = [(name, get) for column in table.columns for name, get in column.raw.items()]
+    return pd.DataFrame({name: [get(row) for row in table.rows] for name, get in raw})
 
 
 # Renderers -------------------------------------------------------------------------------------------------------

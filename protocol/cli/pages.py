@@ -14,7 +14,7 @@ from protocol.certificate.reading import CERTIFICATE, RAW
 from protocol.errors import BadInput
 from protocol.evidence.model import Evidence
 from protocol.evidence.store import ASKED
-from reports import charts, figures, html, panels, tables
+from reports import charts, figures, html, panels, paper, tables
 
 REPORT, TABLES, FIGURES = "report.html", "tables", "figures"
 
@@ -54,13 +54,15 @@ def _with(certificate: Certificate, **changes: object) -> Certificate:
     return certificate.model_copy(update=changes)
 
 
-def write_pages(certificate: Certificate, evidence: Sequence[Evidence], folder: Path, raw: Path) -> None:
+def write_pages(
+    certificate: Certificate, evidence: Sequence[Evidence], folder: Path, raw: Path, asked: paper.Asked | None = None
+) -> None:
     """Report, tables and figures into `folder`; the same certificate, evidence and raw files give the same bytes.
 
-    raw : the raw files, among which the calibrations lie.
+    raw : the raw files, among which the calibrations lie.  asked : what LaTeX tables shall look like.
     """
     values = {key: value for key, value in plain(certificate).items() if key != "pages"}
-    tables.write_tables(values, folder / TABLES)
+    tables.write_tables(values, folder / TABLES, asked)
     drawn = charts.chart_data(values, evidence, calibrated(certificate, raw))
     named = figures.write_figures(values, evidence, folder / FIGURES) | panels.write_panels(drawn, folder / FIGURES)
     svgs = {name: path.read_text("utf-8") for name, path in named.items()}
@@ -74,12 +76,14 @@ def calibrated(certificate: Certificate, raw: Path) -> dict[str, charts.Pairs]:
     return {name: replayed(folder) for name, folder in found.items() if folder.is_dir()}
 
 
-def draw_into(folder: Path, certificate: Certificate, evidence: Sequence[Evidence], raw: Path) -> None:
+def draw_into(
+    folder: Path, certificate: Certificate, evidence: Sequence[Evidence], raw: Path, asked: paper.Asked | None = None
+) -> None:
     """Pages alone, into a folder that is new or empty.  Raises BadInput on any other."""
     if files.claim_folder(folder):
         raise BadInput(str(folder), "an output folder with a certificate", "a new or empty folder")
     with files.replacing(folder, ()) as waiting:
-        write_pages(certificate, evidence, waiting, raw)
+        write_pages(certificate, evidence, waiting, raw, asked)
 
 
 def differing_pages(write: Callable[[Path], None], folder: Path, listed: Sequence[str]) -> Iterator[str]:
