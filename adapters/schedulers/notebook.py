@@ -55,7 +55,9 @@ def written(kind: type | FunctionType) -> str:
 
 def _file(kind: type | FunctionType) -> Path | None:
     """The file that an importable class or function lies in; None of what a session defined."""
-    if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
+    functions = [kind] if isinstance(kind, FunctionType) else list(_functions(kind))
+    typed = any(not Path(f.__code__.co_filename).is_file() for f in functions)
+    if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__ or typed:
         return None
     found = inspect.getsourcefile(kind)
     if found is None or not Path(found).is_file():

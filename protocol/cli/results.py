@@ -146,8 +146,8 @@ class Simulation:
             f"<{name}: {len(self._found.rolled.schedule)} merges, {late} of {len(self._found.measured)} requests late>"
         )
 
-    def _repr_svg_(self) -> str:
-        out = io.StringIO()
+    def _repr_png_(self) -> bytes:
+        out = io.BytesIO()
         with figures.styled():
-            self.figure.savefig(out, format="svg")
+            self.figure.savefig(out, format="png", dpi=110)
         return out.getvalue()
