@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import hashlib
 import inspect
 import linecache
 import textwrap
@@ -18,6 +19,7 @@ from typing import Any
 
 from adapters.schedulers.parameters import with_parameters
 from protocol.errors import BadInput
+from protocol.files import write_text
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
@@ -27,7 +29,7 @@ def specification(scheduler: object, folder: Path) -> str:
 
     An instance stands for its class, constructed with the arguments that its attributes of the same names hold; what
     else it has come to hold is not carried along.  What lies in a file is run from there; what a session defined is
-    written into `folder`.
+    written to `folder`/DIGEST/NAME.py.
     Raises BadInput when the code cannot be found, or names something that cannot be written down.
     """
     if isinstance(scheduler, str | Path):
@@ -37,8 +39,10 @@ def specification(scheduler: object, folder: Path) -> str:
         raise BadInput("scheduler", repr(scheduler)[:80], "a class or an instance with decide(obs), a function, a file")
     file = _file(kind)
     if file is None:
-        file = folder / f"{kind.__name__}.py"
-        file.write_text(written(kind), "utf-8")
+        text = written(kind)
+        file = folder / hashlib.sha256(text.encode()).hexdigest()[:12] / f"{kind.__name__}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, text)
     spec = f"{file}:{kind.__qualname__}"
     return spec if kind is scheduler else with_parameters(spec, _arguments(scheduler, kind))
 

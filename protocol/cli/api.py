@@ -7,8 +7,7 @@ that would refuse.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,19 +86,16 @@ def certify(
     ...     found.verdict, list(found.claims["regime"])
     ('INCONCLUSIVE', ['ordinary'])
     """
-    worlds = Worlds(
-        regime=None if regimes is None else [str(r) for r in _several("regimes", regimes)],
-        trace=None if traces is None else [Path(t) for t in _several("traces", traces)],
-        seeds=_at_least("seeds", seeds, 1),
-    )
+    worlds = _worlds(regimes, traces, seeds)
     judging = _judging(slos, alpha, min_effect_pp, bounded, seed, fresh_seed)
     sidecar = Sidecar(calibration=None if calibration is None else Path(calibration))
-    with _written(scheduler) as (spec, name):
-        asked = Asked(
-            spec, worlds, Draws(None if draws is None else str(draws)), judging, Learning(), Training(), sidecar,
-            Server(), _output(out, name), _at_least("jobs", jobs, 1) or 1,
-        )  # fmt: skip
-        return _judged(asked, quiet)
+    n_jobs = _at_least("jobs", jobs, 1) or 1
+    spec = _spec(scheduler, out)
+    asked = Asked(
+        spec, worlds, Draws(None if draws is None else str(draws)), judging, Learning(), Training(), sidecar, Server(),
+        _output(out, _name(spec)), n_jobs,
+    )  # fmt: skip
+    return _judged(asked, quiet)
 
 
 def sweep(
@@ -123,19 +119,16 @@ def sweep(
 
     parameters : values to try of each constructor argument.  The rest as for `certify`.
     """
-    worlds = Worlds(
-        regime=None if regimes is None else [str(r) for r in _several("regimes", regimes)],
-        trace=None if traces is None else [Path(t) for t in _several("traces", traces)],
-        seeds=_at_least("seeds", seeds, 1),
-    )
+    worlds = _worlds(regimes, traces, seeds)
     grid = _Given(development_seeds=_at_least("development_seeds", development_seeds, 2) or SEEDS, of=parameters)
-    with _written(scheduler) as (spec, name):
-        asked = Asked(
-            spec, worlds, Draws(None if draws is None else str(draws)),
-            _judging(slos, alpha, min_effect_pp, False, seed, False), Learning(), Training(), Sidecar(), Server(),
-            _output(out, f"sweep-{name}"), _at_least("jobs", jobs, 1) or 1,
-        )  # fmt: skip
-        return _judged(winner(asked, grid, _notes(quiet)), quiet)
+    judging = _judging(slos, alpha, min_effect_pp, False, seed, False)
+    n_jobs = _at_least("jobs", jobs, 1) or 1
+    spec = _spec(scheduler, out)
+    asked = Asked(
+        spec, worlds, Draws(None if draws is None else str(draws)), judging, Learning(), Training(), Sidecar(),
+        Server(), _output(out, f"sweep-{_name(spec)}"), n_jobs,
+    )  # fmt: skip
+    return _judged(winner(asked, grid, _notes(quiet)), quiet)
 
 
 def simulate(
@@ -154,7 +147,8 @@ def simulate(
     >>> len(found.merges), list(found.merges.columns)
     (13, ['start_s', 'busy_s', 'islands', 'forced'])
     """
-    with _written(scheduler) as (spec, _):
+    with tempfile.TemporaryDirectory() as folder:
+        spec = specification(scheduler, Path(folder))
         number = _at_least("seed_number", seed_number, 0) or 0
         found = simulated(spec, regime, Path(trace) if trace is not None else None, Reading(), number, slo, None, seed)
     return Simulation(found)
@@ -194,12 +188,22 @@ class _Given(Grid):
 # What they share -------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _written(scheduler: Scheduler) -> Iterator[tuple[str, str]]:
-    """What the harness takes for a scheduler, and the name of its run; a session's code lies in a file meanwhile."""
-    with tempfile.TemporaryDirectory() as folder:
-        spec = specification(scheduler, Path(folder))
-        yield spec, Path(spec.partition("(")[0].partition(":")[0]).name
+def _spec(scheduler: Scheduler, out: str | Path | None) -> str:
+    """What the harness takes for a scheduler; what a session defined is kept in the folder of its runs, to run again."""
+    runs = Path(out).parent if out is not None else Output().folder("any").parent
+    return specification(scheduler, runs / "schedulers")
+
+
+def _name(spec: str) -> str:
+    return Path(spec.partition("(")[0].partition(":")[0]).name
+
+
+def _worlds(regimes: Sequence[str] | None, traces: Sequence[str | Path] | None, seeds: int | None) -> Worlds:
+    return Worlds(
+        regime=None if regimes is None else [str(r) for r in _several("regimes", regimes)],
+        trace=None if traces is None else [Path(t) for t in _several("traces", traces)],
+        seeds=_at_least("seeds", seeds, 1),
+    )
 
 
 def _judged(asked: Asked, quiet: bool) -> Result:

@@ -52,8 +52,9 @@ def session(text: str, name: str = "<ipython-input-1>") -> dict[str, Any]:
 
 def test_a_class_with_everything_that_it_names(tmp_path: Path) -> None:
     found = specification(session(CELLS)["Quiet"], tmp_path)
-    assert found == f"{tmp_path}/Quiet.py:Quiet"
-    text = (tmp_path / "Quiet.py").read_text()
+    (file,) = tmp_path.glob("*/Quiet.py")
+    assert found == f"{file}:Quiet"
+    text = file.read_text()
     own: dict[str, Any] = {}
     exec(compile(text, "own", "exec"), own)
     decided = [own["Quiet"]().decide(SimpleNamespace(in_flight=n)) for n in (3, 4)]
@@ -70,21 +71,22 @@ def test_it_runs_confined(tmp_path: Path) -> None:
 def test_an_instance_stands_for_its_arguments(tmp_path: Path) -> None:
     made = session(CELLS)["Quiet"](more=3)
     made.learnt = [1, 2, 3]
-    assert specification(made, tmp_path) == f"{tmp_path}/Quiet.py:Quiet(more=3)"
+    assert specification(made, tmp_path).endswith("/Quiet.py:Quiet(more=3)")
 
 
 def test_the_definition_that_was_run_last_counts(tmp_path: Path) -> None:
     text = "".join(f"class A:\n    def decide(self, obs):\n        return {word}\n" for word in (True, False))
     specification(session(text, "<ipython-input-2>")["A"], tmp_path)
-    assert "return False" in (tmp_path / "A.py").read_text() and "True" not in (tmp_path / "A.py").read_text()
+    (file,) = tmp_path.glob("*/A.py")
+    assert "return False" in file.read_text() and "True" not in file.read_text()
 
 
 def test_a_function(tmp_path: Path) -> None:
     found = specification(
         session("def decide(obs):\n    return obs.queued == 0\n", "<ipython-input-3>")["decide"], tmp_path
     )
-    assert found == f"{tmp_path}/decide.py:decide"
-    assert "obs.queued == 0" in (tmp_path / "decide.py").read_text()
+    (file,) = tmp_path.glob("*/decide.py")
+    assert found == f"{file}:decide" and "obs.queued == 0" in file.read_text()
 
 
 def test_what_lies_in_a_file_is_run_from_there(tmp_path: Path) -> None:
