@@ -189,7 +189,7 @@ class _Given(Grid):
 
 
 def _spec(scheduler: Scheduler, out: str | Path | None) -> str:
-    """What the harness takes for a scheduler; what a session defined is kept in the folder of its runs, to run again."""
+    """What the harness takes for a scheduler; what a session defined is kept beside its runs, to run again."""
     runs = Path(out).parent if out is not None else Output().folder("any").parent
     return specification(scheduler, runs / "schedulers")
 
