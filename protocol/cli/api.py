@@ -53,28 +53,19 @@ def certify(
 ) -> Result:
     """Does a scheduler place merges at better moments than chance?  Everything is written to `out` as well.
 
-    Parameters
-    ----------
-    scheduler : class, instance, function, or text
-        A class or function of a notebook is written to a file with what it names, and judged in the same confined
-        process as any other.
-    regimes : names or TOML files (default: all five); traces : files of real requests, cut into windows.
+    scheduler : class, instance, function, or text; one of a notebook is written to a file with what it names, and
+        judged in the same confined process as any other.
+    regimes : names or TOML files (default: all five).  traces : files of real requests, cut into windows.
     slos : e.g. ``["ttft<=200ms,itl<=50ms"]``, instead of the regimes' own.
-    seeds : independent worlds a regime (default: the regime's, 20).
-    draws : matched random draws a seed (default 999), or "auto".
+    seeds : independent worlds a regime (default: the regime's, 20).  draws : a seed (default 999), or "auto".
     min_effect_pp : gain in percentage points that must be exceeded.
     alpha : level.  bounded : the bound that assumes no shape must exceed it, too.
-    seed : root of every random stream; fresh_seed : one that nobody could know.
-    calibration : folder of ``protocol calibrate``.
-    out : folder (default: runs/NAME).  jobs : processes; no result depends on it.  quiet : no progress.
+    seed : root of every random stream.  fresh_seed : one that nobody could know.
+    calibration : folder of ``protocol calibrate``.  out : folder (default: runs/NAME).
+    jobs : processes; no result depends on it.  quiet : no progress.
 
-    Raises
-    ------
-    BadInput, SchedulerError
-        In one line, what was found and what was expected.
+    Raises BadInput or SchedulerError: in one line, what was found and what was expected.
 
-    Examples
-    --------
     >>> import protocol, tempfile
     >>> class WhenQuiet:
     ...     def decide(self, obs):
