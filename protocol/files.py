@@ -24,7 +24,7 @@ LOG, PARTIAL, LOCK, WAITING = "scheduler.log", ".partial", ".lock", ".protocol-w
 UNFINISHED = (LOG, PARTIAL, LOCK, WAITING)
 #: Names in an unfinished run's folder, those of what is being written there among them.
 _PARTS = re.compile(
-    r"\.?(plan\.json|asked\.json|(seed|replay|run|on-off|idle)-.*|[0-9a-f]{24}\.json|[0-9a-f]{12}\.[0-9]+\.tmp)"
+    r"\.?(run|plan\.json|asked\.json|(seed|replay|run|on-off|idle)-.*|[0-9a-f]{24}\.json|[0-9a-f]{12}\.[0-9]+\.tmp)"
 )
 _UNTOUCHED = "nothing there was touched"
 _CERTIFICATE_BYTES = 256 << 20
