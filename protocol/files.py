@@ -24,7 +24,7 @@ LOG, PARTIAL, LOCK, WAITING = "scheduler.log", ".partial", ".lock", ".protocol-w
 UNFINISHED = (LOG, PARTIAL, LOCK, WAITING)
 #: Names in an unfinished run's folder, those of what is being written there among them.
 _PARTS = re.compile(
-    r"\.?(plan\.json|asked\.json|(seed|replay|run|on-off|idle)-.*|[0-9a-f]{24}\.json|[0-9a-f]{12}\.[0-9]+\.tmp)"
+    r"\.?(run|plan\.json|asked\.json|(seed|replay|run|on-off|idle)-.*|[0-9a-f]{24}\.json|[0-9a-f]{12}\.[0-9]+\.tmp)"
 )
 _UNTOUCHED = "nothing there was touched"
 _CERTIFICATE_BYTES = 256 << 20
@@ -167,6 +167,26 @@ def replacing(folder: Path, listed: Collection[str]) -> Iterator[Path]:
             for name in (CERTIFICATE, SIGNATURE, *sorted(set(listed) - {*new, CERTIFICATE, SIGNATURE})):
                 _remove(folder, name)
         for name in sorted(new, key=lambda name: (name == CERTIFICATE, name)):
+            with naming(folder / name):
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(waiting / name, folder / name)
+    finally:
+        shutil.rmtree(waiting, ignore_errors=True)
+
+
+@contextmanager
+def adding(folder: Path, listed: Collection[str]) -> Iterator[Path]:
+    """As `replacing`, but whatever is not written anew stays, the certificate above all."""
+    waiting = folder / WAITING
+    with naming(waiting):
+        shutil.rmtree(waiting, ignore_errors=True)
+        waiting.mkdir()
+    try:
+        yield waiting
+        new = names_in(waiting)
+        for name in new:
+            _free(folder, name, listed)
+        for name in new:
             with naming(folder / name):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 os.replace(waiting / name, folder / name)

@@ -20,25 +20,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class IslandObservation:
-    """One island and its sidecar, as known at the time of a decision."""
+    """One island and its sidecar, as known at the time of a decision.
 
-    #: Of an island that merges as a peer: since the end of its group's last merge, 0 until then.
+    steps_since_merge : inner steps; since the island's last merge (as a peer: since its group's ended, 0 until then)
+    loss : nats; current training loss
+    loss_reduction : nats, >= 0; how much it fell since the island's last merge
+    tokens : count; trained on since the island's last merge
+    staleness_s : seconds; since the island's last merge ended
+    network_pressure : 0 to 1; how busy the network is, as the regime declares it
+    serving_pressure : 0 to 1; share of the sidecar's batch slots in use over the last 5 s
+    checkpoint_pressure : 0 to 1; how busy the checkpoint path is, as the regime declares it
+    in_flight : count; requests being served now
+    queued : count; requests waiting to be admitted now
+    completed : count; requests answered so far
+    recent_e2e_s : seconds or None; mean end-to-end latency of the requests answered in the last 5 s
+    recent_ttft_s : seconds or None; mean time to their first token
+    """
+
     steps_since_merge: int
-    #: Current training loss, and how much it fell since the island's last merge (>= 0).
     loss: float
     loss_reduction: float
-    #: Tokens trained since the island's last merge.
     tokens: int
-    #: Seconds since the island's last merge ended.
     staleness_s: float
-    #: Each 0 (idle) to 1 (saturated).  Serving: share of the sidecar's batch slots in use over the last 5 s.
     network_pressure: float
     serving_pressure: float
     checkpoint_pressure: float
-    #: Requests being served, and waiting to be admitted, now.
     in_flight: int
     queued: int
-    #: Requests answered so far; mean E2E and TTFT of those answered in the last 5 s (None: none was).
     completed: int
     recent_e2e_s: float | None
     recent_ttft_s: float | None
@@ -50,6 +58,31 @@ class Observation:
 
     Scalar fields describe the fleet: steps, tokens, loss and pressures are means over the islands
     (steps_since_merge is the smallest, staleness the largest), counts are sums.
+
+    time_s : seconds; since the trace began
+    steps_since_merge : inner steps; since the last merge, of the island that merged last
+    h_min : inner steps; least between two merges, no decision is asked before
+    h_max : inner steps; most between two merges, a merge is forced then
+    decision_steps : inner steps; between two decisions
+    step_s : seconds; that one inner step takes
+    merge_s : seconds; that one outer merge of all islands takes
+    merges_so_far : count; of this run
+    loss : nats; current training loss
+    loss_reduction : nats, >= 0; how much it fell since the last merge
+    tokens : count; trained on since the last merge
+    staleness_s : seconds; since the last merge ended
+    network_pressure : 0 to 1; how busy the network is, as the regime declares it
+    serving_pressure : 0 to 1; share of the sidecars' batch slots in use over the last 5 s
+    checkpoint_pressure : 0 to 1; how busy the checkpoint path is, as the regime declares it
+    in_flight : count; requests being served now
+    queued : count; requests waiting to be admitted now
+    completed : count; requests answered so far
+    recent_e2e_s : seconds or None; mean end-to-end latency of the requests answered in the last 5 s
+    recent_ttft_s : seconds or None; mean time to their first token
+    arrivals_per_s : float64 array, shape (floor(time_s),); requests that arrived in each full second
+    prompt_tokens_per_s : float64 array, shape (floor(time_s),); their prompt tokens
+    islands : tuple of IslandObservation; the islands one by one
+    telemetry_age_s : seconds; since the server's gauges behind queued and serving_pressure were read, 0 in simulation
     """
 
     time_s: float
@@ -57,7 +90,6 @@ class Observation:
     h_min: int
     h_max: int
     decision_steps: int
-    #: Seconds that one inner step, and one outer merge, take.
     step_s: float
     merge_s: float
     merges_so_far: int
@@ -73,12 +105,10 @@ class Observation:
     completed: int
     recent_e2e_s: float | None
     recent_ttft_s: float | None
-    #: float64, shape (floor(time_s),): requests, and their prompt tokens, that arrived in each full second.
     arrivals_per_s: NDArray[np.float64]
     prompt_tokens_per_s: NDArray[np.float64]
     islands: tuple[IslandObservation, ...]
-    #: Seconds since the server's gauges behind `queued` and `serving_pressure` were read; 0 in simulation, and where
-    #: the client's own counts stand for them.  A gauge may say what was some time before it was read.
+    #: A gauge may say what was some time before it was read; 0 too where the client's own counts stand for it.
     telemetry_age_s: float = 0.0
 
 

@@ -48,8 +48,6 @@ def comparison_table(rows: Sequence[Row], settings: Mapping[str, Any]) -> Table:
     level = fmt.level({"settings": settings})
     return Table(
         STEM,
-        "Placement gains over matched random placement, in percentage points, one Holm correction over all claims "
-        "that were tried.",
         (
             _words("scheduler", "Scheduler"),
             _words("regime", "Regime"),
@@ -64,7 +62,6 @@ def comparison_table(rows: Sequence[Row], settings: Mapping[str, Any]) -> Table:
             _words("verdict", "Verdict", "root_seed", "merges", "p_within"),
         ),
         rows,
-        long=False,
     )
 
 

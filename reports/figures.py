@@ -24,26 +24,28 @@ from protocol.evidence.model import OPTIMUM, Evidence
 from protocol.files import atomic
 from protocol.merging.schedule import Schedule
 from protocol.replay.measurements import SERVED, Measurements
-from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM
+from protocol.replay.replay import POLICY, UNIFORM
 from protocol.workload.slo import Slo
 from protocol.workload.trace import NS_PER_S, RequestTrace
 from reports import format as fmt
+from reports.charts import excess_pp, with_columns
 
 #: Ink of lines and text, and one colour a role; an HTML page may swap them for its own (reports.html).
 INK, MUTED, GRID = "#1a1d21", "#5b6168", "#d5d9de"
 DRAWS, POLICY_COLOUR, OPTIMUM_COLOUR = "#0072b2", "#d55e00", "#009e73"
 PAPER = "#ffffff"
-_STYLE = {
-    "svg.hashsalt": "diloco-protocol", "svg.fonttype": "path", "pdf.fonttype": 42,
-    "font.family": "DejaVu Sans", "font.size": 8.5, "axes.titlesize": 9.5, "axes.titlelocation": "left",
-    "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": MUTED, "xtick.color": INK, "ytick.color": INK,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.grid.axis": "y",
-    "axes.axisbelow": True, "grid.color": GRID, "grid.linewidth": 0.6, "legend.frameon": False,
-    "text.parse_math": False, "figure.facecolor": PAPER, "axes.facecolor": "none", "lines.linewidth": 1.2,
-}  # fmt: skip
+#: What figures look like, for papers' own figures too.
+STYLE = Path(__file__).parent / "protocol.mplstyle"
+#: Widths in inches of a column and of a page of a two-column paper.
+COLUMN_IN, PAGE_IN = 3.35, 7.0
 #: Above this many points a scatter is stored as an image inside the figure.
 _MOST_POINTS = 20_000
 _VERDICT_LOOK = {"PASS": ("o", POLICY_COLOUR), "FAIL": ("X", INK), "INCONCLUSIVE": ("D", PAPER)}
+#: Name, marker, colour and place in the row of either gain.
+_GAINS = {
+    "": ("gain over chance", "o", POLICY_COLOUR, -0.13),
+    "load_": ("gain from following the load", "D", DRAWS, 0.16),
+}
 
 
 def write_figures(certificate: Mapping[str, Any], evidence: Sequence[Evidence], folder: Path) -> dict[str, Path]:
@@ -57,7 +59,7 @@ def write_figures(certificate: Mapping[str, Any], evidence: Sequence[Evidence], 
     with styled():
         if any(known_gain(claim) for claim in certificate["claims"]):
             drawn[fmt.OVERVIEW] = gain_overview(certificate)
-        for index, column, claim in _with_columns(certificate["claims"]):
+        for index, column, claim in with_columns(certificate["claims"]):
             envelope = claim["envelope"]
             compared = {row["seed"] for row in envelope["per_seed"]}
             mine = [e for e in evidence if e.regime == claim["regime"] and e.seed in compared]
@@ -87,7 +89,7 @@ def save(figure: Figure, stem: Path) -> Path:
 @contextmanager
 def styled() -> Iterator[None]:
     """Matplotlib's own defaults and this project's choices, whatever the user's configuration says."""
-    with matplotlib.style.context(["default", _STYLE], after_reset=True):
+    with matplotlib.style.context(["default", STYLE], after_reset=True):
         yield
 
 
@@ -103,7 +105,7 @@ def envelope_figure(claim: Mapping[str, Any], evidence: Sequence[Evidence], colu
 
     column : which SLO of the regime the claim is about, the second axis of `Placements.violations`.
     """
-    figure = Figure(figsize=(float(np.clip(1.6 + 0.29 * len(evidence), 6.4, 14)), 3.6), layout="constrained")
+    figure = Figure(figsize=(PAGE_IN, 3.3), layout="constrained")
     axes = figure.subplots()
     for place, e in enumerate(evidence):
         draws = excess_pp(e, UNIFORM, column, claim["slo"])
@@ -147,25 +149,8 @@ def _bands(axes: Axes, x: int, draws: NDArray[np.float64]) -> None:
     axes.hlines(np.median(draws), x - 0.31, x + 0.31, color=DRAWS, linewidth=1.4, zorder=3)
 
 
-def excess_pp(e: Evidence, arm: str, column: int, slo: str) -> NDArray[np.float64]:
-    """Sync-excess violations of every judged schedule of an arm, percentage points; empty where the arm is missing."""
-    limit = Slo.parse(slo)
-    idle, found = e.violations(NO_SYNC, limit, column), e.violations(arm, limit, column)
-    return 100.0 * (found - idle.mean()) / e.n_requests if len(idle) and e.n_requests else np.empty(0)
-
-
 def _first(values: NDArray[np.float64], at: int = 0) -> float:
     return float(values[at]) if len(values) > at else float("nan")
-
-
-def _with_columns(claims: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
-    """Each claim with its number and the place of its SLO among the distinct ones of its regime."""
-    seen: dict[str, list[str]] = {}
-    for index, claim in enumerate(claims):
-        slos = seen.setdefault(claim["regime"], [])
-        if claim["slo"] not in slos:
-            slos.append(claim["slo"])
-        yield index, slos.index(claim["slo"]), claim
 
 
 # Pairs: a policy and a single draw a seed -------------------------------------------------------------------------
@@ -174,7 +159,7 @@ def _with_columns(claims: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, in
 def paired_blocks(claim: Mapping[str, Any]) -> Figure:
     """Per block: the scheduler's sync-excess violations and its control's, joined by a line."""
     rows = claim["envelope"]["per_seed"]
-    figure = Figure(figsize=(float(np.clip(1.6 + 0.4 * len(rows), 6.4, 14)), 3.2), layout="constrained")
+    figure = Figure(figsize=(PAGE_IN, 3.0), layout="constrained")
     axes = figure.subplots()
     x = np.arange(len(rows))
     policy, control = ([row[key] for row in rows] for key in ("policy", "draw_mean"))
@@ -196,9 +181,9 @@ def paired_blocks(claim: Mapping[str, Any]) -> Figure:
 
 
 def gain_overview(certificate: Mapping[str, Any]) -> Figure:
-    """A forest plot: the gain of every claim with its interval, one row a claim."""
+    """A forest plot: both gains of every claim with their intervals, one row a claim; filled where it passed."""
     claims = certificate["claims"]
-    figure = Figure(figsize=(7.2, 1.35 + 0.42 * len(claims)), layout="constrained")
+    figure = Figure(figsize=(PAGE_IN, 1.3 + 0.42 * len(claims)), layout="constrained")
     axes = figure.subplots()
     least = certificate["settings"]["min_effect_pp"]
     axes.axvline(0, color=INK, linewidth=0.9)
@@ -207,17 +192,23 @@ def gain_overview(certificate: Mapping[str, Any]) -> Figure:
         axes.annotate("minimum effect", (least, 1), xycoords=axes.get_xaxis_transform(), xytext=(3, -2),
                       textcoords="offset points", va="top", color=MUTED, fontsize=7.5)  # fmt: skip
     for y, claim in enumerate(claims):
-        envelope = claim["envelope"]
-        gain_mark(axes, y, envelope["gain_pp"], envelope["interval_pp"], claim["verdict"])
-        axes.annotate(_row_text(envelope), (1.01, y), xycoords=axes.get_yaxis_transform(), va="center", fontsize=7.5)
+        for of, (_, marker, colour, dy) in _GAINS.items():
+            gain, limits = (claim["envelope"][f"{of}{key}"] for key in ("gain_pp", "interval_pp"))
+            if limits and all(map(fmt.known, limits)):
+                axes.hlines(y + dy, *limits, color=colour, linewidth=1.6, zorder=3)
+            if fmt.known(gain):
+                face = colour if claim["verdict"] == "PASS" else PAPER
+                axes.plot(gain, y + dy, marker, color=colour, markerfacecolor=face, markersize=6, zorder=4)
+        axes.annotate(_row_text(claim), (1.01, y), xycoords=axes.get_yaxis_transform(), va="center", fontsize=7.5)
     axes.set_yticks(range(len(claims)), [f"{label(c['regime'], 28)}\n{label(c['slo'], 32)}" for c in claims])
     axes.set_ylim(len(claims) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x")
-    axes.set_xlabel(f"placement gain over matched random placement (pp); line: {fmt.level(certificate)} interval")
-    handles = verdict_handles(axes, {c["verdict"] for c in claims})
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    axes.set_xlabel(f"gain in pp, {fmt.level(certificate)} intervals; filled: the claim passed")
+    handles = [axes.plot([], [], marker, color=colour, label=name, linestyle="none")[0]
+               for name, marker, colour, _ in _GAINS.values()]  # fmt: skip
+    figure.legend(handles=handles, loc="outside lower center", ncols=2)
     return figure
 
 
@@ -241,11 +232,12 @@ def verdict_handles(axes: Axes, verdicts: Collection[str]) -> list[Any]:
     ]  # fmt: skip
 
 
-def _row_text(envelope: Mapping[str, Any]) -> str:
+def _row_text(claim: Mapping[str, Any]) -> str:
+    envelope = claim["envelope"]
     parts = [fmt.pp(envelope["gain_pp"], sign=True), fmt.interval(envelope["interval_pp"])]
-    shown = "  ".join(part for part in parts if part != fmt.UNKNOWN)
+    shown = "  ".join(part for part in parts if part != fmt.UNKNOWN) or "not measured"
     p_holm = envelope["p_holm"]
-    return f"{shown or 'not measured'}\n{fmt.p_text(p_holm, 'Holm p') if fmt.known(p_holm) else 'no p-value'}"
+    return f"{shown}\n{claim['verdict']}, {fmt.p_text(p_holm, 'Holm p') if fmt.known(p_holm) else 'no p-value'}"
 
 
 # Timeline --------------------------------------------------------------------------------------------------------

@@ -168,9 +168,14 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40] or "x"
 
 
-def figure_name(index: int, claim: Mapping[str, Any]) -> str:
-    """Name of the envelope figure of claim number `index` (from 0), unique whatever the regimes are called."""
-    return f"envelope-{index + 1:02d}-{slug(str(claim['regime']))}"
+def figure_name(index: int, claim: Mapping[str, Any], kind: str = "envelope") -> str:
+    """Name of a figure of claim number `index` (from 0), unique whatever the regimes are called."""
+    return f"{kind}-{index + 1:02d}-{slug(str(claim['regime']))}"
+
+
+def transfer_name(index: int, transfer: Mapping[str, Any]) -> str:
+    """Name of the figure of latencies around merges number `index` (from 0)."""
+    return f"transfer-{index + 1:02d}-{slug(str(transfer['name']))}"
 
 
 OVERVIEW = "gain-overview"

@@ -1,12 +1,17 @@
-"""One self-contained page about one certificate: no network, no script, readable offline and in print.
+"""One self-contained page about one certificate: no network, readable offline, in print and without scripts.
 
-The page shows stored results; a policy in its head forbids it to load or run anything.
+The page shows stored results.  A policy in its head forbids it to load anything, and to run any script but its own
+(named by their digests): the chart library and what draws with it.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -32,21 +37,23 @@ _FORBIDDEN = {f"{_SVG}{tag}" for tag in ("script", "foreignObject", "image", "a"
 
 
 def write_report(
-    certificate: Mapping[str, Any], evidence: Sequence[Evidence], path: Path, figures: Mapping[str, str]
+    certificate: Mapping[str, Any],
+    evidence: Sequence[Evidence],
+    path: Path,
+    figures: Mapping[str, str],
+    charts: Mapping[str, Any],
 ) -> None:
     """Write the page to `path`.
 
     figures : SVG text by name, as `reports.figures.write_figures` names them; a missing one is left out.
+    charts : of `reports.charts.chart_data`.
     Raises BadInput when a figure is not SVG.
     """
-    claims = [
-        {
-            **claim,
-            "id": f"claim-{index + 1}",
-            "figure": inline_svg(figures.get(name), name, f"Envelope of {claim['regime']}, {claim['slo']}"),
-        }
-        for index, claim in enumerate(certificate["claims"])
-        for name in [fmt.figure_name(index, claim)]
+    claims = [_claim(index, claim, figures, charts) for index, claim in enumerate(certificate["claims"])]
+    transfers = [
+        {**one, "figure": inline_svg(figures.get(name), name, f"Latency around merges, {one['name']}")}
+        for index, one in enumerate(charts["transfers"])
+        for name in [fmt.transfer_name(index, one)]
     ]
     page = (
         environment()
@@ -54,16 +61,62 @@ def write_report(
         .render(
             c=certificate,
             claims=claims,
+            saved=[c for c in claims if c["verdict"] == "PASS"],
+            transfers=transfers,
             arms=_arms(evidence),
             probes=[{"regime": e.regime, "seed": e.seed, **vars(p)} for e in evidence for p in e.probes],
+            forest=any(fmt.known(c["envelope"]["gain_pp"]) for c in claims),
             overview=inline_svg(figures.get(fmt.OVERVIEW), fmt.OVERVIEW, "Placement gain of every claim"),
-            tests=fmt.tests_of(certificate),
             level=fmt.level(certificate),
             needed=reading.next_tier(certificate),
             recompute=reading.recompute(certificate),
+            scripts=_scripts(),
+            chart_json=_inert(json.dumps(charts, ensure_ascii=True, allow_nan=False, separators=(",", ":"))),
         )
     )
     write_text(path, page)
+
+
+def _claim(
+    index: int, claim: Mapping[str, Any], figures: Mapping[str, str], charts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A claim with its figures, and the seeds that its timeline can show."""
+    what = f"{claim['regime']}, {claim['slo']}"
+    stills = {
+        key: inline_svg(figures.get(name), name, f"{title} of {what}")
+        for key, name, title in (
+            ("figure", fmt.figure_name(index, claim), "Envelope"),
+            ("panels", fmt.figure_name(index, claim, "evidence"), "Gain, p-values and power"),
+            ("timeline_figure", fmt.figure_name(index, claim, "timeline"), "Timeline"),
+        )
+    }
+    world = charts["regimes"][claim["regime"]]
+    seeds = [s["seed"] for s in world["seeds"]]
+    label = "Seed" if len(seeds) == world["of"] else f"Seed (the first {len(seeds)} of {world['of']})"
+    picker = {"seeds": seeds, "label": label} if seeds else None
+    return {**claim, "id": f"claim-{index + 1}", "timeline": picker, **stills}
+
+
+def _inert(text: str) -> Markup:
+    """JSON inside a script element: nothing in it can end the element, or begin another."""
+    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
+
+
+@lru_cache(maxsize=1)
+def _scripts() -> list[dict[str, Any]]:
+    """The scripts of a page in their order, with the digests that its policy names; none of it is user input."""
+    found = []
+    for name in ("vendor/d3.min.js", "vendor/plot.umd.min.js", "templates/report.js"):
+        text = (Path(__file__).parent / name).read_text("utf-8").strip()
+        digest = base64.b64encode(hashlib.sha256(f"\n{text}\n".encode()).digest()).decode()
+        found.append({"text": Markup(f"\n{text}\n"), "digest": digest})
+    return found
+
+
+def summary(certificate: Mapping[str, Any], report: Path) -> str:
+    """Verdict, sentence and claims as a piece of HTML, for notebooks."""
+    template = environment().get_template("summary.html.j2")
+    return template.render(c=certificate, level=fmt.level(certificate), report=report)
 
 
 def environment() -> Environment:

@@ -1,25 +1,26 @@
 """Tables for papers: LaTeX (booktabs), Markdown and CSV of one certificate.
 
-LaTeX and Markdown round; CSV holds the certificate's own numbers, its headings their units.
+LaTeX and Markdown round; CSV holds the certificate's own numbers, its headings their units.  What LaTeX shows of each
+table is in `reports.paper`.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from protocol.files import write_text
 from protocol.workload.trace import NS_PER_S
 from reports import format as fmt
+from reports import paper
 
 Row = Mapping[str, Any]
-#: Of a line of a heading in LaTeX.
-_HEADING_CHARACTERS = 10
 
 
 @dataclass(frozen=True)
@@ -30,37 +31,33 @@ class Column:
     show: Callable[[Row], str]
     raw: Mapping[str, Callable[[Row], Any]]
     align: str = "r"
-    #: Width of a LaTeX paragraph column in cm; None for one as wide as its content.
-    width_cm: float | None = None
 
 
 @dataclass(frozen=True)
 class Table:
-    """`name` is the file stem; a `long` one may run over pages in LaTeX."""
+    """`name` is the file stem."""
 
     name: str
-    caption: str
     columns: Sequence[Column]
     rows: Sequence[Row]
-    long: bool = True
 
 
-def write_tables(certificate: Mapping[str, Any], folder: Path) -> list[Path]:
+def write_tables(certificate: Mapping[str, Any], folder: Path, asked: paper.Asked | None = None) -> list[Path]:
     """Write claims, gates and per-seed tables as .tex, .md and .csv; returns the files, sorted.
 
     Where islands merge as peers, also what each island did.
-
-    The LaTeX needs the packages booktabs and longtable, and UTF-8 input.
+    asked : how wide the LaTeX may be, its columns and decimals.  Raises BadInput when what was asked does not fit.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     tables = [claims_table(certificate), gates_table(certificate), seeds_table(certificate)]
     if any("peer" in regime for regime in certificate["regimes"]):
         tables.append(islands_table(certificate))
+    texts = paper.documents(certificate, asked or paper.Asked())
     for table in tables:
-        for suffix, render in (("tex", to_latex), ("md", to_markdown), ("csv", to_csv)):
+        for suffix, text in (("tex", texts[table.name]), ("md", to_markdown(table)), ("csv", to_csv(table))):
             path = folder / f"{table.name}.{suffix}"
-            write_text(path, render(table))
+            write_text(path, text)
             written.append(path)
     return sorted(written)
 
@@ -70,7 +67,6 @@ def claims_table(certificate: Mapping[str, Any]) -> Table:
     level = fmt.level(certificate)
     return Table(
         "claims",
-        f"Placement gain of {certificate['contender']['name']} over matched random placement.",
         (
             _text("regime"),
             _text("slo", "SLO"),
@@ -104,7 +100,6 @@ def claims_table(certificate: Mapping[str, Any]) -> Table:
             }
             for claim in certificate["claims"]
         ],
-        long=False,
     )
 
 
@@ -112,7 +107,6 @@ def gates_table(certificate: Mapping[str, Any]) -> Table:
     """One row a check of a gate of a claim."""
     return Table(
         "gates",
-        "Every gate and check, with its evidence.",
         (
             _text("regime"),
             _text("slo", "SLO"),
@@ -127,7 +121,7 @@ def gates_table(certificate: Mapping[str, Any]) -> Table:
                 lambda row: fmt.interval_number(row.get("interval")),
                 {"interval_low": _end("interval", 0), "interval_high": _end("interval", 1)},
             ),
-            Column("Reason", lambda row: fmt.clean(row["reason"]), {"reason": lambda row: row["reason"]}, "l", 6.0),
+            Column("Reason", lambda row: fmt.clean(row["reason"]), {"reason": lambda row: row["reason"]}, "l"),
         ),
         list(_checks(certificate)),
     )
@@ -137,7 +131,6 @@ def seeds_table(certificate: Mapping[str, Any]) -> Table:
     """One row a seed of a claim; sync-excess violations in percentage points."""
     return Table(
         "seeds",
-        "Sync-excess SLO violations by seed, in percentage points.",
         (
             _text("regime"),
             _text("slo", "SLO"),
@@ -162,7 +155,6 @@ def islands_table(certificate: Mapping[str, Any]) -> Table:
     """One row a seed and island of the regimes whose islands merge as peers."""
     return Table(
         "islands",
-        "What each island did: merges, time busy merging, bytes sent and inner steps.",
         (
             _text("regime"),
             _column("Seed", "seed", fmt.count),
@@ -172,15 +164,18 @@ def islands_table(certificate: Mapping[str, Any]) -> Table:
             Column("Sent (GB)", lambda row: fmt.fixed(row["bytes"] / 1e9), {"bytes": _get("bytes")}),
             _column("Inner steps", "inner_steps", fmt.count),
         ),
-        [
-            {"regime": r["name"], "seed": s["seed"], "island": i, "busy_s": s["by_island"]["busy_ns"][i] / NS_PER_S}
-            | {key: s["by_island"][key][i] for key in ("merges", "bytes", "inner_steps")}
-            for r in certificate["regimes"]
-            if "peer" in r
-            for s in r["seeds"]
-            for i in range(r["islands"])
-        ],
+        list(island_rows(certificate)),
     )
+
+
+def island_rows(certificate: Mapping[str, Any]) -> Iterator[Row]:
+    """One row a seed and island."""
+    for r in certificate["regimes"]:
+        for s in r["seeds"] if "peer" in r else ():
+            for i in range(r["islands"]):
+                own = {key: s["by_island"][key][i] for key in ("merges", "bytes", "inner_steps")}
+                yield {"regime": r["name"], "seed": s["seed"], "island": i, **own,
+                       "busy_s": s["by_island"]["busy_ns"][i] / NS_PER_S}  # fmt: skip
 
 
 def _checks(certificate: Mapping[str, Any]) -> Iterator[Row]:
@@ -207,35 +202,13 @@ def _column(heading: str, key: str, show: Callable[[Any], str], name: str | None
     return Column(heading, lambda row: show(row.get(key)), {name or key: _get(key)})
 
 
+def frame(table: Table) -> pd.DataFrame:
+    """The table as CSV has it, in pandas."""
+    raw = [(name, get) for column in table.columns for name, get in column.raw.items()]
+    return pd.DataFrame({name: [get(row) for row in table.rows] for name, get in raw})
+
+
 # Renderers -------------------------------------------------------------------------------------------------------
-
-
-def to_latex(table: Table) -> str:
-    """Booktabs rules around a tabular, to be put into a float, or a longtable of its own."""
-    align = "".join(c.align if c.width_cm is None else rf"p{{{c.width_cm:g}cm}}" for c in table.columns)
-    head = " & ".join(map(_latex_heading, table.columns)) + r" \\"
-    body = [" & ".join(fmt.latex(c.show(row)) for c in table.columns) + r" \\" for row in table.rows]
-    if not table.long:
-        rules = [r"% needs \usepackage{booktabs}", rf"\begin{{tabular}}{{{align}}}", rf"\toprule {head} \midrule"]
-        return "\n".join([*rules, *body, r"\bottomrule", r"\end{tabular}"]) + "\n"
-    lines = [
-        r"% needs \usepackage{booktabs,longtable}; column widths settle in the second run of LaTeX",
-        rf"\begin{{longtable}}{{{align}}}",
-        rf"\caption{{{fmt.latex(table.caption)}}}\\",
-        rf"\toprule {head} \midrule \endfirsthead",
-        rf"\toprule {head} \midrule \endhead",
-        r"\bottomrule \endfoot",
-        *body,
-        r"\end{longtable}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _latex_heading(column: Column) -> str:
-    """A heading in short lines: fourteen long ones side by side would not fit a page."""
-    lines = textwrap.wrap(column.heading, _HEADING_CHARACTERS, break_long_words=False, break_on_hyphens=False)
-    stacked = r" \\ ".join(map(fmt.latex, lines))
-    return stacked if len(lines) == 1 else rf"\shortstack[{column.align}]{{{stacked}}}"
 
 
 def to_markdown(table: Table) -> str:

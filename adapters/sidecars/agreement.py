@@ -23,16 +23,12 @@ def shown_for(folder: Path, slos: Sequence[Slo]) -> dict[str, Any]:
     A run with merges is simulated by the model of the half that did not see it, one without by the model itself.
     Raises BadInput when the calibration is missing or broken.
     """
-    stated, replayed = read(folder), _replayed(folder)
-    runs = [run for run, _ in replayed]
+    stated, pairs = read(folder), replayed(folder)
     support = support_of([run.measurements for run in read_runs(folder)], stated.merge_s)
     plain = {name: list(ends) for name, ends in asdict(support).items()}
     return {
         "support": plain,
-        "agreement": {
-            str(slo): [_row(run, simulated, slo) for run, simulated in zip(runs, (s for _, s in replayed), strict=True)]
-            for slo in slos
-        },
+        "agreement": {str(slo): [_row(run, simulated, slo) for run, simulated in pairs] for slo in slos},
     }
 
 
@@ -48,7 +44,7 @@ def _row(run: CalibrationRun, simulated: Measurements, slo: Slo) -> dict[str, An
 
 
 @lru_cache(maxsize=4)
-def _replayed(folder: Path) -> list[tuple[CalibrationRun, Measurements]]:
+def replayed(folder: Path) -> list[tuple[CalibrationRun, Measurements]]:
     """The runs at the two loads, as they were measured and as the model serves them."""
     stated = read(folder)
     whole = SidecarModel.from_calibration(stated)

@@ -355,6 +355,7 @@ class EnvelopePart(Part):
     n_seeds: Count
     n_draws: Count
     detectable_gain_pp: float | None
+    power_curve: tuple[tuple[float, float], ...] | None = None
     policy_excess_pp: float | None
     control_excess_pp: float | None
     no_sync_violation_pct: float | None

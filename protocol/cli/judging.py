@@ -48,6 +48,18 @@ class Request:
 
 def judge(request: Request, trust: Trust, output: Output, notes: Console) -> None:
     """Run what is missing, judge everything, write the folder, sign it, and exit with the verdict's code."""
+    certificate = judged(request, trust, notes)
+    if output.json:
+        typer.echo(files.canonical_json(plain(certificate)), nl=False)
+    else:
+        terminal.print_certificate(plain(certificate), Console(highlight=False))
+        where = f"report: {request.folder / REPORT}   certificate: {request.folder / CERTIFICATE}"
+        notes.print(where, soft_wrap=True)
+    raise typer.Exit(EXIT[certificate.verdict])
+
+
+def judged(request: Request, trust: Trust, notes: Console) -> Certificate:
+    """Everything that `judge` does but print and exit; exits where there is only something to register."""
     if trust.sign is not None:
         signature.check_private_key(trust.sign)
     head = request.head
@@ -77,13 +89,7 @@ def judge(request: Request, trust: Trust, output: Output, notes: Console) -> Non
         ledger.end(entry, certificate, request.folder)
         if trust.sign is not None:
             signature.sign(request.folder / CERTIFICATE, trust.sign)
-    if output.json:
-        typer.echo(files.canonical_json(plain(certificate)), nl=False)
-    else:
-        terminal.print_certificate(plain(certificate), Console(highlight=False))
-        where = f"report: {request.folder / REPORT}   certificate: {request.folder / CERTIFICATE}"
-        notes.print(where, soft_wrap=True)
-    raise typer.Exit(EXIT[certificate.verdict])
+    return certificate
 
 
 def _announce(head: Head, notes: Console) -> None:

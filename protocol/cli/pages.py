@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from adapters.sidecars.agreement import replayed
 from protocol import files
 from protocol.calibration import store as calibration
 from protocol.certificate.model import Certificate, Head, plain
@@ -13,7 +14,7 @@ from protocol.certificate.reading import CERTIFICATE, RAW
 from protocol.errors import BadInput
 from protocol.evidence.model import Evidence
 from protocol.evidence.store import ASKED
-from reports import figures, html, tables
+from reports import charts, figures, html, panels, paper, tables
 
 REPORT, TABLES, FIGURES = "report.html", "tables", "figures"
 
@@ -42,7 +43,7 @@ def write_folder(
         digests = {name: files.sha256(raw / name) for name in sorted(names)}
         certificate = _with(certificate, files=digests)
         if evidence is not None:
-            write_pages(certificate, evidence, waiting)
+            write_pages(certificate, evidence, waiting, raw)
             pages = [name for name in files.names_in(waiting) if not name.startswith(f"{RAW}/")]
             certificate = _with(certificate, pages=tuple(pages))
         files.write_text(waiting / CERTIFICATE, files.canonical_json(plain(certificate)))
@@ -53,21 +54,36 @@ def _with(certificate: Certificate, **changes: object) -> Certificate:
     return certificate.model_copy(update=changes)
 
 
-def write_pages(certificate: Certificate, evidence: Sequence[Evidence], folder: Path) -> None:
-    """Report, tables and figures into `folder`; the same certificate and evidence give the same bytes."""
+def write_pages(
+    certificate: Certificate, evidence: Sequence[Evidence], folder: Path, raw: Path, asked: paper.Asked | None = None
+) -> None:
+    """Report, tables and figures into `folder`; the same certificate, evidence and raw files give the same bytes.
+
+    raw : the raw files, among which the calibrations lie.  asked : what LaTeX tables shall look like.
+    """
     values = {key: value for key, value in plain(certificate).items() if key != "pages"}
-    tables.write_tables(values, folder / TABLES)
-    drawn = figures.write_figures(values, evidence, folder / FIGURES)
-    svgs = {name: path.read_text("utf-8") for name, path in drawn.items()}
-    html.write_report(values, list(evidence), folder / REPORT, svgs)
+    tables.write_tables(values, folder / TABLES, asked)
+    drawn = charts.chart_data(values, evidence, calibrated(certificate, raw))
+    named = figures.write_figures(values, evidence, folder / FIGURES) | panels.write_panels(drawn, folder / FIGURES)
+    svgs = {name: path.read_text("utf-8") for name, path in named.items()}
+    html.write_report(values, list(evidence), folder / REPORT, svgs, drawn)
 
 
-def draw_into(folder: Path, certificate: Certificate, evidence: Sequence[Evidence]) -> None:
+def calibrated(certificate: Certificate, raw: Path) -> dict[str, charts.Pairs]:
+    """The calibrations among the raw files, by name: their runs as measured and as their models serve them."""
+    stated = [r.sidecar.calibration for r in certificate.regimes if r.sidecar.calibration is not None]
+    found = {str(one["name"]): raw / calibration.carried_as(one["name"]) for one in stated}
+    return {name: replayed(folder) for name, folder in found.items() if folder.is_dir()}
+
+
+def draw_into(
+    folder: Path, certificate: Certificate, evidence: Sequence[Evidence], raw: Path, asked: paper.Asked | None = None
+) -> None:
     """Pages alone, into a folder that is new or empty.  Raises BadInput on any other."""
     if files.claim_folder(folder):
         raise BadInput(str(folder), "an output folder with a certificate", "a new or empty folder")
     with files.replacing(folder, ()) as waiting:
-        write_pages(certificate, evidence, waiting)
+        write_pages(certificate, evidence, waiting, raw, asked)
 
 
 def differing_pages(write: Callable[[Path], None], folder: Path, listed: Sequence[str]) -> Iterator[str]:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
+from adapters.traces.readers import Reading
 from protocol import files
 from protocol.campaign.arms import load, place
-from protocol.campaign.plan import Plan
+from protocol.campaign.plan import Plan, Setting
 from protocol.cli import options
 from protocol.cli.reading import TraceOptions
 from protocol.cli.settings import Overrides, contender_opener, settings_for
+from protocol.errors import BadInput
 from protocol.merging.schedule import Schedule
-from protocol.replay.measurements import FULLY, PARTLY
+from protocol.placement.rollout import Rollout
+from protocol.replay.measurements import FULLY, PARTLY, Measurements
+from protocol.workload.slo import Slo
+from protocol.workload.trace import RequestTrace
 from reports import figures
 
 
@@ -41,34 +48,61 @@ def simulate(
     if out.suffix not in (".svg", ".pdf", ".png"):
         raise typer.BadParameter(f"{out.name}: expected a name that ends in .svg, .pdf or .png", param_hint="--out")
     out.parent.mkdir(parents=True, exist_ok=True)
-    chosen = [regime] if regime else [] if trace else ["bursty-aperiodic"]
-    overrides = Overrides(slos=(slo,) if slo else None, decision_steps=decision_steps)
-    settings, _ = settings_for(chosen, [trace] if trace else [], asked.reading, seed, overrides)
-    setting = settings[0]
-    if seed_number >= setting.n_seeds:
-        raise typer.BadParameter(f"{seed_number}: expected 0 to {setting.n_seeds - 1}", param_hint="--seed-number")
-    plan = Plan(partial(contender_opener, scheduler, ""), scheduler, seed, draws=0)
-    workload = setting.worlds.workload(seed_number)
-    sidecar = load(plan, setting, seed_number, workload)
-    rolled = place(plan, setting, seed_number, workload, sidecar)
-    limit = setting.slos[0]
-    measured = sidecar.replay(rolled.schedule)
-    idle = sidecar.replay(Schedule.empty(workload.trace.n_islands))
-    figure = figures.timeline(workload.trace, rolled.schedule, measured, limit, setting.corridor.horizon_ns)
+    found = simulated(scheduler, regime, trace, asked.reading, seed_number, slo, decision_steps, seed)
     with files.atomic(out) as temporary:
-        figure.savefig(temporary, format=out.suffix[1:])
-    missed, missed_idle = measured.violates(limit), idle.violates(limit)
-    table = Table(title=f"{scheduler} in {setting.name}, seed {seed_number}", title_justify="left", show_header=False)
+        found.figure.savefig(temporary, format=out.suffix[1:])
+    missed, missed_idle = found.measured.violates(found.slo), found.idle.violates(found.slo)
+    n = len(missed)
+    title = f"{scheduler} in {found.setting.name}, seed {seed_number}"
+    table = Table(title=title, title_justify="left", show_header=False)
     for name, value in (
-        ("merges", f"{len(rolled.schedule)}, of which {int(rolled.forced.sum())} forced by H_max"),
-        ("decisions asked", str(len(rolled.decided_ns))),
-        ("requests", str(len(measured))),
-        (f"violations of {limit}", f"{int(missed.sum())} ({100 * missed.mean():.2f} %)"),
+        ("merges", f"{len(found.rolled.schedule)}, of which {int(found.rolled.forced.sum())} forced by H_max"),
+        ("decisions asked", str(len(found.rolled.decided_ns))),
+        ("requests", str(n)),
+        (f"violations of {found.slo}", f"{int(missed.sum())} ({100 * missed.mean():.2f} %)"),
         ("the same without merges", f"{int(missed_idle.sum())} ({100 * missed_idle.mean():.2f} %)"),
-        ("exposed requests", f"{int(np.isin(measured.exposure, (PARTLY, FULLY)).sum())}"),
-        ("p95 E2E", f"{np.quantile(measured.e2e_ns[measured.e2e_ns >= 0], 0.95) / 1e6:.0f} ms"),
+        ("exposed requests", f"{int(np.isin(found.measured.exposure, (PARTLY, FULLY)).sum())}"),
+        ("p95 E2E", f"{np.quantile(found.measured.e2e_ns[found.measured.e2e_ns >= 0], 0.95) / 1e6:.0f} ms"),
     ):
         table.add_row(name, value)
     console = Console(highlight=False)
     console.print(table)
     console.print(f"figure: {out}", soft_wrap=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Simulated:
+    """One scheduler on one seed: its merges, what they cost (`measured`), and the same requests without merges."""
+
+    setting: Setting
+    rolled: Rollout
+    measured: Measurements
+    idle: Measurements
+    trace: RequestTrace
+
+    @property
+    def slo(self) -> Slo:
+        return self.setting.slos[0]
+
+    @property
+    def figure(self) -> Figure:
+        horizon_ns = self.setting.corridor.horizon_ns
+        return figures.timeline(self.trace, self.rolled.schedule, self.measured, self.slo, horizon_ns)
+
+
+def simulated(
+    scheduler: str, regime: str | None, trace: Path | None, reading: Reading, seed_number: int, slo: str | None,
+    decision_steps: int | None, root: int,
+) -> Simulated:  # fmt: skip
+    """Run one seed of one regime or trace.  Raises BadInput when there is no such seed."""
+    chosen = [regime] if regime else [] if trace else ["bursty-aperiodic"]
+    overrides = Overrides(slos=(slo,) if slo else None, decision_steps=decision_steps)
+    (setting, *_), _ = settings_for(chosen, [trace] if trace else [], reading, root, overrides)
+    if seed_number >= setting.n_seeds:
+        raise BadInput("--seed-number", str(seed_number), f"0 to {setting.n_seeds - 1}")
+    plan = Plan(partial(contender_opener, scheduler, ""), scheduler, root, draws=0)
+    workload = setting.worlds.workload(seed_number)
+    sidecar = load(plan, setting, seed_number, workload)
+    rolled = place(plan, setting, seed_number, workload, sidecar)
+    idle = sidecar.replay(Schedule.empty(workload.trace.n_islands))
+    return Simulated(setting, rolled, sidecar.replay(rolled.schedule), idle, workload.trace)

@@ -73,12 +73,17 @@ class Grid:
             if name in found:
                 raise BadInput("--param", f"{name} twice", "each argument once")
             found[name] = [literal(word) for word in rest.split(",")]
-        if not found:
-            raise BadInput("--param, --grid", "neither", "at least one argument to vary")
-        n = int(np.prod([len(values) for values in found.values()]))
-        if n > MOST:
-            raise BadInput("--param, --grid", f"{n} variants", f"at most {MOST}")
-        return found
+        return counted(found)
+
+
+def counted(values: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The same values.  Raises BadInput when they give no variants, or too many."""
+    if not values:
+        raise BadInput("--param, --grid", "neither", "at least one argument to vary")
+    n = int(np.prod([len(v) for v in values.values()]))
+    if not 0 < n <= MOST:
+        raise BadInput("--param, --grid", f"{n} variants", f"1 to {MOST}")
+    return values
 
 
 def _sha256(path: Path) -> str:
@@ -133,18 +138,23 @@ def sweep(
         unseen,
         declared.variables,
     )
+    judge(winner(asked, grid, notes).request(trust, notes), trust, out, notes)
+
+
+def winner(asked: Asked, grid: Grid, notes: Console) -> Asked:
+    """The variant that gains most on the development traces.  Raises BadInput when none could be judged there."""
     tried = list(_tried(asked, grid, notes))
     best = max(tried, key=lambda one: (one["gain_pp"] is not None, one["gain_pp"] or 0.0))
     if best["gain_pp"] is None:
-        raise BadInput(scheduler, f"no variant that could be judged ({best['reason']})", "one that keeps its corridor")
+        found = f"no variant that could be judged ({best['reason']})"
+        raise BadInput(asked.scheduler, found, "one that keeps its corridor")
     notes.print(f"best of {len(tried)} on development traces: {best['scheduler']}, {best['gain_pp']:+.2f} pp")
     root = development_root(asked)
     stated = {"tried": len(tried), "development_root": root, "development_seeds": grid.development_seeds,
               "development_draws": DRAWS, "variants": tried, "winner": best["scheduler"]}  # fmt: skip
     if grid.development_trace:
         stated["development_traces"] = [path.name for path in grid.development_trace]
-    winner = replace(asked, scheduler=best["scheduler"], sweep=stated)
-    judge(winner.request(trust, notes), trust, out, notes)
+    return replace(asked, scheduler=best["scheduler"], sweep=stated)
 
 
 def development_root(asked: Asked) -> int:

@@ -97,7 +97,7 @@ def verify_command(
     _say(found, most)
     _verified(again, every_price, key)
     if pages is not None:
-        draw_into(pages, certificate, store.read(folder / RAW))
+        draw_into(pages, certificate, store.read(folder / RAW), folder / RAW)
         _tell(f"report: {pages / REPORT}")
 
 
@@ -158,7 +158,8 @@ def _pages(certificate: Certificate, folder: Path) -> list[str]:
         _tell(f"not shown: {which}, which are not there")
     if len(absent) == len(listed):
         return []
-    return list(differing_pages(partial(write_pages, certificate, store.read(folder / RAW)), folder, listed))
+    draw = partial(write_pages, certificate, store.read(folder / RAW), raw=folder / RAW)
+    return list(differing_pages(draw, folder, listed))
 
 
 def _say(found: list[str], most: int) -> None:

