@@ -41,8 +41,8 @@ from protocol.workload.trace import RequestTrace, Workload
 
 BURSTY = ("bursty-aperiodic", "bursty-periodic")
 SCHEDULERS = (
-    "baselines/quiet.py", "examples/ten_line.py", "examples/ewma.py", "wa-calibrated", "wa-calibrated-forecast", "fixed-h-256",
-    "random-deferral", "wa-diloco",
+    "baselines/quiet.py", "examples/ten_line.py", "examples/ewma.py", "wa-calibrated", "wa-calibrated-forecast",
+    "fixed-h-256", "random-deferral", "wa-diloco",
 )  # fmt: skip
 ORACLE = "causal ceiling"
 #: (root of this seed, its number) to a fresh scheduler.

@@ -71,7 +71,8 @@ def _transitions(now: NDArray[np.int64], then: NDArray[np.int64], seen: NDArray[
 @dataclass(frozen=True, eq=False)
 class CausalOptimum:
     """merge : bool, shape (decisions, gap_max - gap_min, S), whether the best policy merges; axis 0 counts decisions
-    from the start of the horizon, axis 1 from H_min on.  gain : violations that it saves over as many merges placed blindly, expected.
+    from the start of the horizon, axis 1 from H_min on.  gain : violations that it is expected to save over as many
+    merges placed blindly.
     """
 
     merge: NDArray[np.bool_]
