@@ -123,7 +123,6 @@ class Plan:
     """The stopping rule for one fitted load, one latency and one corridor; arrays are (states, levels of n)."""
 
     def __init__(self, load: Load, latency_s: float, most: float, obs: Observation, last: Plan | None) -> None:
-        self.latency_s = latency_s
         self.first = -(-obs.h_min // obs.decision_steps)
         self.gaps = obs.h_max // obs.decision_steps - self.first
         self.decision_s = obs.decision_steps * obs.step_s
@@ -141,12 +140,10 @@ class Plan:
         # Any weights that sum to 1 fix the level of h; these are the chain's own.
         blind = np.stack([_served(n, r, latency_s, 99.0 * latency_s)[0] for r in rate])
         self.weights = load.share[:, None] * blind
-        self.fresh: Array = np.zeros_like(self.saving)
-        self.gain, sweeps = 0.0, 12
-        if last is not None and last.fresh.shape == self.fresh.shape:
-            self.fresh, self.gain, sweeps = last.fresh, last.gain, 4
+        again = last is not None and last.fresh.shape == self.saving.shape
+        self.fresh, self.gain = (last.fresh, last.gain) if again and last else (np.zeros_like(self.saving), 0.0)
         self.wait: list[Array] = []
-        for _ in range(sweeps):
+        for _ in range(4 if again else 12):
             self._sweep()
 
     def _sweep(self) -> None:
@@ -217,12 +214,4 @@ class Quiet:
         if self.plan is None:
             return True
         waited = observation.steps_since_merge // observation.decision_steps - self.plan.first
-        busy, present = self._carried(observation, self.plan.latency_s, present)
-        return self.plan.merge(busy, present, waited)
-
-    def _carried(self, observation: Observation, latency_s: float, present: float) -> tuple[float, float]:
-        """Belief and requests in flight carried on from where telemetry ends to now, by the model's means."""
-        unseen_s = max(int(observation.time_s) - self.seen, 0)
-        belief = np.array([1.0 - self.load.busy, self.load.busy]) @ self.load.transition(unseen_s)
-        stay = math.exp(-observation.telemetry_age_s / latency_s)
-        return float(belief[1]), present * stay + float(belief @ self.load.rate) * latency_s * (1.0 - stay)
+        return self.plan.merge(self.load.busy, present, waited)

@@ -161,21 +161,6 @@ def test_many_in_flight_or_queued_make_it_wait(observe: Observe) -> None:
         assert not scheduler.decide(observe(per_s=CALM, **busy))
 
 
-def test_old_telemetry_is_carried_on_to_now(observe: Observe) -> None:
-    scheduler = Quiet()
-    scheduler.decide(observe(per_s=BURST, in_flight=9, recent_e2e_s=1.0))
-    load = scheduler.load
-    assert scheduler._carried(observe(per_s=BURST), 1.0, 9.0) == pytest.approx((load.busy, 9.0))
-    busy, present = scheduler._carried(observe(per_s=BURST, time_s=105.4, telemetry_age_s=2.0), 1.0, 9.0)
-    moved = load.transition()
-    chance = load.busy
-    for _ in range(5):
-        chance = chance * moved[1, 1] + (1 - chance) * moved[0, 1]
-    assert busy == pytest.approx(chance)
-    expected = (1 - chance) * load.rate[0] + chance * load.rate[1]
-    assert present == pytest.approx(9 * math.exp(-2) + expected * (1 - math.exp(-2)))
-
-
 def test_it_merges_at_once_while_nothing_is_known(observe: Observe) -> None:
     assert Quiet().decide(observe(per_s=[]))
     assert Quiet().decide(observe(per_s=[0.0] * 300))
