@@ -5,7 +5,7 @@ Four steps, each from what the scheduler itself has seen; nothing is tuned on an
 1. *The load* is quiet or busy.  Requests of a second are Poisson with the state's rate, and each state is left with a
    constant chance a second (a hidden Markov model; Rabiner 1989).  Rates and chances are fitted again and again by
    expectation maximisation from the last fit on, with a weak prior.  How long a spell has lasted is not used: a
-   semi-Markov hazard of stages (Cox 1955) was tried and earned nothing within 600 s, too few spells to learn it from.
+   semi-Markov hazard of stages (Cox 1955) earned little or nothing in 600 s (docs/results.md).
 2. *Requests in flight* leave at a rate 1 / latency and join at the state's rate, so their number n drifts to
    rate * latency (Little's law) with Poisson noise.
 3. *A merge exposes* the n requests in flight or queued and those that arrive while it lasts.  What it saves over a

@@ -247,6 +247,8 @@ def main() -> None:
     asked.add_argument("--stale-s", type=int, default=0, help="age of all telemetry")
     asked.add_argument("--drift", action="store_true", help="the rate grows from half to all of the regime's own")
     o = asked.parse_args()
+    if o.drift and not o.no_ceiling:
+        asked.error("--drift: the ceiling's load does not drift; add --no-ceiling")
     names = o.scheduler or SCHEDULERS
     for setting, regime in chosen(o):
         makers = {name: maker(name) for name in names}
