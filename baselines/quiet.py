@@ -140,10 +140,12 @@ class Plan:
         # Any weights that sum to 1 fix the level of h; these are the chain's own.
         blind = np.stack([_served(n, r, latency_s, 99.0 * latency_s)[0] for r in rate])
         self.weights = load.share[:, None] * blind
-        again = last is not None and last.fresh.shape == self.saving.shape
-        self.fresh, self.gain = (last.fresh, last.gain) if again and last else (np.zeros_like(self.saving), 0.0)
+        self.fresh: Array = np.zeros_like(self.saving)
+        self.gain, sweeps = 0.0, 12
+        if last is not None and last.fresh.shape == self.fresh.shape:
+            self.fresh, self.gain, sweeps = last.fresh, last.gain, 4
         self.wait: list[Array] = []
-        for _ in range(4 if again else 12):
+        for _ in range(sweeps):
             self._sweep()
 
     def _sweep(self) -> None:
