@@ -49,9 +49,7 @@ def verify_command(
     ] = None,
     learner: Annotated[str | None, typer.Option(help="with --rerun: --learner as it was, where there was one")] = None,
     key: Annotated[Path | None, typer.Option(help="Ed25519 public key (PEM) of the signature")] = None,
-    rejudge: Annotated[
-        Path | None, typer.Option(help="new folder for the same rows under today's rules")
-    ] = None,
+    rejudge: Annotated[Path | None, typer.Option(help="new folder for the same rows under today's rules")] = None,
     pages: Annotated[
         Path | None, typer.Option(help="new folder for report, tables and figures, drawn again (of today's version)")
     ] = None,
