@@ -34,7 +34,8 @@ class Document:
 def read_document(path: Path) -> Document:
     """Parse a file as JSON, JSON lines or text (.csv, .md).  Raises BadInput."""
     if not path.is_file():
-        raise BadInput(str(path), "no such file", "a result file")
+        found = "a folder" if path.is_dir() else "a device, pipe or socket" if path.exists() else "no such file"
+        raise BadInput(str(path), found, "a result file")
     if path.stat().st_size > MOST_BYTES:
         raise BadInput(str(path), f"{path.stat().st_size} bytes", f"at most {MOST_BYTES}")
     try:

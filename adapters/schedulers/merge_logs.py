@@ -100,7 +100,8 @@ def read_merge_log(
     if stamp is None:
         stamp = "end" if kind in ("torchft", "watcher") else "start"
     schedule = _schedule(merges, seconds_to_ns(merge_s), n_islands, stamp, span_ns, report)
-    _refuse_fragments(path, schedule, len(merges), kind, report)
+    if kind == "torchft":
+        _refuse_fragments(path, schedule, len(merges))
     if kind == "coordinator" and merges:
         side = "begins" if stamp == "start" else "ends"
         report.append(f"each merge {side} at its event; the coordinator logs the event after the merge")
@@ -126,7 +127,7 @@ def snapped(schedule: Schedule, corridor: Corridor) -> tuple[Schedule, int]:
     return Schedule(starts, schedule.busy_ns, schedule.fragment), end
 
 
-def _refuse_fragments(path: Path, schedule: Schedule, logged: int, kind: str, report: list[str]) -> None:
+def _refuse_fragments(path: Path, schedule: Schedule, logged: int) -> None:
     """Commits of single fragments follow each other so closely that whole merges of them would never end."""
     starts, ends = schedule.windows_ns(0)
     if logged < 4 or not len(starts):
@@ -135,7 +136,7 @@ def _refuse_fragments(path: Path, schedule: Schedule, logged: int, kind: str, re
     free = 1 - float((ends - starts).sum()) / span_ns
     if free < _LEAST_FREE:
         found = (
-            f"{logged} {kind} merges that leave {100 * free:.0f} % of {span_ns / NS_PER_S:g} s between them, as "
+            f"{logged} torchft merges that leave {100 * free:.0f} % of {span_ns / NS_PER_S:g} s between them, as "
             "commits of single fragments do"
         )
         raise BadInput(str(path), found, "whole merges with inner steps between them, or a shorter merge_s")

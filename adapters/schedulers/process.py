@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -151,7 +152,8 @@ class ProcessSource:
         self.start_timeout_s, self.environment = start_timeout_s, dict(environment or {})
         # Earlier campaigns whose output lies in its folder hold the loads of their seeds.
         earlier = [p.parent for pattern in _OUTPUTS for p in target.folder.glob(pattern)]
-        secrets = [Path(os.path.realpath(p)) for p in (*hidden, *earlier, *([log_path] if log_path else []))]
+        told = [hidden, earlier, [log_path] if log_path else [], sandbox.own_output()]
+        secrets = [Path(os.path.realpath(p)) for p in itertools.chain(*told)]
         # A folder that holds the scheduler itself cannot be hidden from it.
         self._hidden = [p for p in secrets if not target.folder.is_relative_to(p)]
         self.offer = None if target.command else kinds.offer(target)

@@ -114,7 +114,7 @@ class SidecarModel(Model):
         known = shipped_calibrations()
         if name not in known:
             names = shipped_names()
-            raise BadInput("sidecar model", repr(name), f"one of {', '.join(names)}{near(name, names)}")
+            raise BadInput("[sidecar] model", repr(name), f"one of {', '.join(names)}{near(name, names)}")
         return cls.from_calibration(read_calibration(known[name]))
 
     @classmethod

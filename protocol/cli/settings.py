@@ -122,6 +122,7 @@ def settings_for(
     for name in names:
         if names.count(name) > 1:
             raise BadInput("--regime, --trace", f"{name} twice", "each once")
+    _refuse_copies([(s.name, d["trace"]) for s, d in pairs if "trace" in d])
     fitted = None
     if overrides.calibration is not None:
         fitted = SimulatedSidecar(SidecarModel.from_calibration(sound(overrides.calibration)))
@@ -129,6 +130,16 @@ def settings_for(
         pairs = [watching(overrides.learner, *pair) for pair in pairs]
     served = [replace(s, sidecar=fitted) if fitted else s for s, _ in pairs]
     return served, [described(s, d, overrides.calibration) for s, (_, d) in zip(served, pairs, strict=True)]
+
+
+def _refuse_copies(read: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """One trace under two names is one claim, not two.  Raises BadInput naming both."""
+    seen: dict[tuple[str, Any], str] = {}
+    for name, trace in read:
+        key = trace["sha256"], trace.get("system")
+        if key in seen:
+            raise BadInput("--trace", f"{name}, byte for byte {seen[key]}", "each trace once")
+        seen[key] = name
 
 
 def generated(regime: Regime, root_seed: int, overrides: Overrides) -> tuple[Setting, dict[str, Any]]:
@@ -164,7 +175,10 @@ def setting_of(regime: Regime, worlds: Worlds, slos: Sequence[str] | None) -> Se
 
 def model_of(regime: Regime) -> SidecarModel:
     """The regime's sidecar; the one for real traces is another server and has its own name."""
-    model = SidecarModel.shipped(regime.sidecar).changed(regime.sidecar_overrides)
+    try:
+        model = SidecarModel.shipped(regime.sidecar).changed(regime.sidecar_overrides)
+    except BadInput as problem:
+        raise BadInput(f"regime {regime.name}, {problem.where}", problem.found, problem.expected) from None
     return model.named(f"{model.name}-enlarged") if regime.name.startswith("trace:") else model
 
 
@@ -236,6 +250,7 @@ def _trace_text(
             "dropped": dict(report.dropped),
             "unread": list(report.unread),
             "tokens": report.tokens,
+            "notes": list(report.notes),
             "resolution_s": None if report.resolution_ns is None else report.resolution_ns / NS_PER_S,
             "windows": found.report,
             "taken": [str(one) for one in taken],
@@ -251,6 +266,7 @@ def told(regimes: Sequence[RegimePart]) -> list[str]:
         trace = regime.described("trace")
         if trace:
             lines += [f"{regime.name}:", *(f"  {one}" for one in trace["taken"])]
+            lines += [f"  note: {one}" for one in trace.get("notes", ())]
             lines += [f"  not read: columns {', '.join(trace['unread'])}"] if trace["unread"] else []
     return lines
 

@@ -35,6 +35,8 @@ from protocol.evidence.model import Evidence
 from protocol.evidence.partial import locked
 from protocol.regimes.regime import Regime
 
+_ASKED = "from the command line"
+
 
 def register(app: typer.Typer) -> None:
     app.command("verify")(verify_command)
@@ -192,7 +194,8 @@ class _Again:
         stated, real = old.sidecar.calibration, old.described("trace")
         overrides = Overrides(
             seeds=real.get("seeds_asked") if real else old.n_seeds,
-            slos=old.slos,
+            # A trace's limits follow from its system, or from the trace, where the command line named none.
+            slos=None if real and not any(t.startswith("SLO") and _ASKED in t for t in real["taken"]) else old.slos,
             decision_steps=old.corridor.decision_steps,
             calibration=None if stated is None else self.folder / RAW / calibration.carried_as(stated["name"]),
             learner=_watched(old, self.learner),

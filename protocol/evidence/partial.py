@@ -47,6 +47,15 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(lock)
 
 
+def _parts(plan: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """A plan's tables, and the fields of what is judged each by itself: whoever starts afresh is told why."""
+    for key, value in plan.items():
+        if key == "contender" and isinstance(value, Mapping):
+            yield from ((f"{key}.{name}", field) for name, field in value.items())
+        else:
+            yield key, value
+
+
 class Partial:
     """Finished seeds of an unfinished campaign, valid only for exactly the same plan."""
 
@@ -54,7 +63,7 @@ class Partial:
         self.folder = folder / ".partial"
         self.started_afresh: str | None = None
         # Digests only: a scheduler that could read the plan of an unfinished run would know its root.
-        digests = {key: hashlib.sha256(canonical_json(value).encode()).hexdigest() for key, value in plan.items()}
+        digests = {key: hashlib.sha256(canonical_json(value).encode()).hexdigest() for key, value in _parts(plan)}
         stored = self._stored()
         if stored is not None and stored != digests:
             kept = len(list(self.folder.glob(f"*/{store.REPLAYS}")))

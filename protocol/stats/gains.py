@@ -281,7 +281,7 @@ def _unfit(blocks: Sequence[NDArray[np.float64]], min_seeds: int, min_draws: int
     if fewest < 2:  # a single draw has no spread, and small counts coincide by chance
         return None
     if all(np.ptp(block[1:]) <= RTOL * np.abs(block).max() for block in blocks):
-        return "the draws of every seed are all alike: no envelope"
+        return "the draws of every seed are all alike, wherever their merges lie: no envelope"
     seen: dict[bytes, int] = {}
     for s, block in enumerate(blocks):
         first = seen.setdefault(block.tobytes(), s)
