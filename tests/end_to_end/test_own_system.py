@@ -69,6 +69,7 @@ def moved(aware: Path) -> Path:
     return aware.rename(folder / aware.name)
 
 
+@pytest.mark.slow
 def test_a_foreign_table_certifies_in_ones_own_system_and_verifies(
     protocol: Protocol, small: Path, aware: Path, tmp_path: Path, requests: list[tuple[float, int]]
 ) -> None:

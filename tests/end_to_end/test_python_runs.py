@@ -30,6 +30,7 @@ def digests(folder: Path) -> dict[str, str]:
     return {name: sha256(folder / name) for name in names_in(folder)}
 
 
+@pytest.mark.slow
 def test_a_nasty_name_from_the_file_to_the_page(run: Result, protocol: Protocol, tmp_path: Path) -> None:
     assert run.verify() == [] and run.certificate.contender.name == NASTY
     assert "<script>alert" not in run.report.read_text("utf-8") and "<script>alert" not in run._repr_html_()
@@ -59,6 +60,7 @@ def test_a_nasty_name_from_the_file_to_the_page(run: Result, protocol: Protocol,
     assert digests(run.folder) == before and not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 def test_sweep_simulate_and_compare(run: Result, small: Path, tmp_path: Path) -> None:
     more: dict[str, Any] = {"regimes": [str(small)], "seeds": 3, "draws": 9, "jobs": 1, "quiet": True}
     path = tmp_path / "quiet.py"

@@ -56,7 +56,7 @@ def test_a_grid_file_and_what_cannot_be_swept(inside: Protocol, small: Path, tun
     refused(inside("sweep", spec, "--regime", small), "--param, --grid", "neither")
     refused(inside("sweep", spec, "--regime", small, "--param", "most"), "--param", "NAME=V1,V2")
     grid.write_text(f"most = {list(range(40))}\nspare = {list(range(40))}\n")
-    refused(inside("sweep", spec, "--regime", small, "--grid", grid), "1600 variants", "at most 1000")
+    refused(inside("sweep", spec, "--regime", small, "--grid", grid), "1600 variants", "expected 1 to 1000")
     log, same = tmp_path / "log.csv", tmp_path / "same.csv"
     for path in (log, same):
         path.write_text("time,prompt_tokens,output_tokens\n0,1,1\n")

@@ -80,6 +80,7 @@ def found(runs: list[CalibrationRun], model: SidecarModel) -> Calibration:
         return conclude(runs, PLAN, model, FACTS, intervals=False)
 
 
+@pytest.mark.slow
 def test_known_parameters_are_found_again(found: Calibration) -> None:
     for key, value in TRUE.items():
         # The spread of 6 ms of overhead is hardly seen in latencies of a second.
