@@ -36,7 +36,7 @@ def sentence(head: Head, verdict: str, claims: Sequence[Claim]) -> str:
     parts = [
         _BOUND[head.contender.kind] + said[0],
         *said[1:],
-        f"Each is shown to be more than {head.settings.min_effect_pp:g} pp{_traces(head)}.",
+        f"Each is shown, one-sided, to be more than {head.settings.min_effect_pp:g} pp{_traces(head)}.",
         *([f"It is the best of {head.sweep.tried} variants on other traces."] if head.sweep is not None else []),
         *(["The session was watched, and might have ended with any block."] if head.settings.until_decided else []),
         *_unconfined(head),

@@ -82,7 +82,7 @@ def test_a_gain_names_regime_slo_both_gains_their_intervals_and_the_minimum_effe
     assert says([claim("first")], head("first", min_effect_pp=0.5)) == (
         "toy-scheduler beats matched random placement of the same number of merges in a repeatable benchmark on the "
         "uncalibrated simulated sidecar toy: first (2.00 pp [1.50, 2.75] fewer e2e<=1000ms violations; 1.00 pp "
-        "[0.25, ?] from following the load). Each is shown to be more than 0.5 pp, on public traces."
+        "[0.25, ?] from following the load). Each is shown, one-sided, to be more than 0.5 pp, on public traces."
     )
 
 
