@@ -33,7 +33,7 @@ from protocol.regimes.regime import Regime
 from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM
 from protocol.replay.sidecar import ServingState
 from protocol.scheduler import Decision, Observation
-from protocol.selftest.families import tally
+from protocol.selftest.counts import tally
 from protocol.workload.slo import Slo
 from protocol.workload.trace import RequestTrace, Workload
 
@@ -191,9 +191,11 @@ def main() -> None:
                 joblib.delayed(certification)(family, asked.root, k) for k in numbers
             )
             writer.writerows([family, k, *map(int, hit.values())] for k, hit in zip(numbers, found, strict=True))
-            for row in tally("small fleets", family, {t: [hit[t] for hit in found] for t in TESTS}):
-                sys.stdout.write(f"{row['family']}, {row['test']}: {row['passed']}/{row['n']}"
-                                 f" = {row['rate']:.4f} [{row['low']:.4f}, {row['high']:.4f}]\n")  # fmt: skip
+            design = f"{SEEDS} seeds x {DRAWS}"
+            for row in tally(found, dict.fromkeys(TESTS), world="small fleets", family=family, design=design):
+                low, high = row.interval
+                said = f"{row.count}/{row.n} = {row.rate:.4f} [{low:.4f}, {high:.4f}]"
+                sys.stdout.write(f"{row.family}, {row.what}: {said}\n")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import importlib.util
 import re
 import subprocess
 import tomllib
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+OURS = ("protocol", "adapters", "baselines", "reports")
 MOST_LINES, MOST_OF_A_FUNCTION = 500, 60
 #: One compiled loop: calls inside it would cost what it was written for, and numba compiles it anew for each caller.
 LONG_ON_PURPOSE = {("adapters/sidecars/kernel.py", "serve")}
@@ -102,3 +105,16 @@ def test_packages_state_what_they_import(package: Path) -> None:
 
 def test_every_package_has_been_looked_at() -> None:
     assert {"cli", "stats", "merging/peers", "workload"} <= {str(package) for package in PACKAGES}
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
+def test_what_a_benchmark_imports_is_there(script: Path) -> None:
+    """No type checker looks at them, and no other test runs most of them."""
+    for node in ast.walk(ast.parse(script.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in OURS:
+            module = importlib.import_module(str(node.module))
+            for alias in node.names:
+                inside = (
+                    importlib.util.find_spec(f"{node.module}.{alias.name}") if hasattr(module, "__path__") else None
+                )
+                assert hasattr(module, alias.name) or inside, f"{node.module}.{alias.name}"

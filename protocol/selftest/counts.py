@@ -17,7 +17,7 @@ CERTIFIED, ONE_OF_FIVE = "certified", "any of five"
 COVERED, LOAD_COVERED, T_COVERED, BET_COVERED = "gain covered", "load gain covered", "t covers", "bet covers"
 FOUND, FOUND_AMONG_FIVE = "found", "found of five"
 
-#: Bars of SPEC section 10, by name: what the share is held to, in words.
+#: Bars, by name: what the share is held to, in words.
 FALSE, COVERS, NINE_IN_TEN, POWER = "false", "covers", "nine in ten", "power"
 EIGHTY, NOT_EIGHTY = "eighty", "not eighty"
 _LIMITS = {
