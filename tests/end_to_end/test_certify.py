@@ -43,6 +43,7 @@ def test_verdict_files_and_verification(protocol: Protocol, small: Path, aware: 
     assert tampered.returncode == 1 and "forced" in tampered.stdout
 
 
+@pytest.mark.slow
 def test_a_shipped_regime_speaks_of_the_server_that_it_is_fitted_to(
     protocol: Protocol, aware: Path, tmp_path: Path
 ) -> None:
@@ -66,6 +67,7 @@ def test_a_shipped_regime_speaks_of_the_server_that_it_is_fitted_to(
     assert "simulated_exposed_p95_ms" in protocol("verify", carried).stdout
 
 
+@pytest.mark.slow
 def test_certificate_is_the_same_byte_for_byte_whatever_the_jobs(
     protocol: Protocol, small: Path, aware: Path, tmp_path: Path
 ) -> None:
@@ -79,6 +81,7 @@ def test_certificate_is_the_same_byte_for_byte_whatever_the_jobs(
     assert different == []
 
 
+@pytest.mark.slow
 def test_killed_run_goes_on_to_the_identical_certificate(
     protocol: Protocol, small: Path, aware: Path, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from conftest import Protocol, refused
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
@@ -34,6 +35,7 @@ def test_preregistration_is_honoured_and_departures_show(
     refused(inside(*asked, "--preregistered", plan), "digest")
 
 
+@pytest.mark.slow
 def test_signature_and_rerun(protocol: Protocol, inside: Protocol, small: Path, aware: Path, tmp_path: Path) -> None:
     key = Ed25519PrivateKey.generate()
     private, public, out = tmp_path / "key.pem", tmp_path / "key.pub", tmp_path / "out"

@@ -132,7 +132,7 @@ def test_overlapping_merges_are_one_busy_interval(certify: Command, case: object
     judged = certify(case("overlapping"), tmp_path / "out", *QUICK)  # type: ignore[operator]
     said = "merges at 50 s and 53 s overlap: one busy interval of 11 s"
     assert said in judged.errors and said in judged.certificate["contender"]["read_as"]["small"]
-    assert judged.code == 1 and "occupies island 0 for 11 s; a merge takes 8 s" in judged.reason
+    assert judged.code == 3 and "occupies island 0 for 11 s; a merge takes 8 s" in judged.reason
 
 
 def test_a_log_inside_the_corridor_is_an_upper_bound(certify: Command, tmp_path: Path) -> None:

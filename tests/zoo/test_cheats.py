@@ -271,7 +271,7 @@ HARMLESS = {
         from adapters.schedulers import wire
         numpy.random.default_rng = numpy.random.Generator = lambda *a, **k: None
         for name, module in list(sys.modules.items()):
-            if name.startswith("protocol"):
+            if name.startswith("protocol."):
                 for attribute in dir(module):
                     if callable(getattr(module, attribute)) and attribute[0] != "_":
                         setattr(module, attribute, lambda *a, **k: True)
