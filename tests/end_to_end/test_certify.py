@@ -240,7 +240,7 @@ def test_pages_that_were_edited_are_found(protocol: Protocol, small: Path, aware
     table.write_text(table.read_text().replace("1", "2", 1))
     (out / "figures" / "gain-overview.pdf").unlink()
     said = protocol("verify", out)
-    assert said.returncode == 1 and "not there: figures/gain-overview.pdf" in said.stderr
+    assert said.returncode == 1 and "not shown: figures/gain-overview.pdf, which are not there" in said.stdout
     for name in ("report.html", "tables/claims.md"):
         assert name in said.stdout
 
@@ -255,7 +255,7 @@ def test_a_folder_without_pages_is_verified_and_draws_them_again(
     for name in pages:
         (out / name).unlink()
     said = protocol("verify", out, "--pages", again)
-    assert said.returncode == 0 and said.stderr.count("not there") == 1
+    assert said.returncode == 0 and said.stdout.count("not there") == 1
     assert {name: (again / name).read_bytes() for name in names_in(again)} == kept
 
 
