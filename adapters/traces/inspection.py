@@ -16,8 +16,8 @@ DISPERSION_BINS_S = (1.0, 10.0, 60.0)
 MERGE_BIN_S = 8.0
 QUANTILES = (0.05, 0.5, 0.95, 0.99)
 #: What no published trace of one service comes near: Azure 2024 has peaks of some hundred requests a second, and no
-#: trace is shorter than a minute or has a request every ten minutes.
-MOST_PER_S, SHORTEST_S, LONGEST_GAP_S = 500.0, 10.0, 600.0
+#: trace is shorter than a minute or has a request every five minutes only.
+MOST_PER_S, SHORTEST_S, LONGEST_GAP_S = 500.0, 10.0, 300.0
 #: Longer than the context of any model that is served, and than any answer that a server grants.
 MOST_PROMPT, MOST_OUTPUT = 10_000_000, 1_000_000
 #: Fewer requests than this say nothing about a rate.
