@@ -11,6 +11,6 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 @pytest.mark.parametrize("kept", ["live-session", "tier3/fixed-h", "tier3/wa-calibrated-forecast"])
-def test_a_kept_certificate_verifies(kept: str, tmp_path: Path) -> None:
-    said = command(tmp_path, "verify", RESULTS / kept)
+def test_a_kept_certificate_verifies(kept: str) -> None:
+    said = command(RESULTS / kept, "verify", RESULTS / kept)
     assert said.code == 0, said.errors
