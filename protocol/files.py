@@ -154,44 +154,49 @@ def replacing(folder: Path, listed: Collection[str]) -> Iterator[Path]:
     comes back last, so that a folder with a certificate is always whole.
     Raises BadInput, and touches nothing, when a new file would take the place of one that is not listed.
     """
-    waiting = folder / WAITING
-    with naming(waiting):
-        shutil.rmtree(waiting, ignore_errors=True)
-        waiting.mkdir()
-    try:
+    with _waiting(folder) as waiting:
         yield waiting
-        new = names_in(waiting)
-        for name in new:
-            _free(folder, name, listed)
+        new = _placeable(folder, waiting, listed)
         with naming(folder):
             for name in (CERTIFICATE, SIGNATURE, *sorted(set(listed) - {*new, CERTIFICATE, SIGNATURE})):
                 _remove(folder, name)
-        for name in sorted(new, key=lambda name: (name == CERTIFICATE, name)):
-            with naming(folder / name):
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                os.replace(waiting / name, folder / name)
-    finally:
-        shutil.rmtree(waiting, ignore_errors=True)
+        _place(folder, waiting, sorted(new, key=lambda name: (name == CERTIFICATE, name)))
 
 
 @contextmanager
 def adding(folder: Path, listed: Collection[str]) -> Iterator[Path]:
     """As `replacing`, but whatever is not written anew stays, the certificate above all."""
+    with _waiting(folder) as waiting:
+        yield waiting
+        _place(folder, waiting, _placeable(folder, waiting, listed))
+
+
+@contextmanager
+def _waiting(folder: Path) -> Iterator[Path]:
+    """Where new files wait; gone when the block ends, however it does."""
     waiting = folder / WAITING
     with naming(waiting):
         shutil.rmtree(waiting, ignore_errors=True)
         waiting.mkdir()
     try:
         yield waiting
-        new = names_in(waiting)
-        for name in new:
-            _free(folder, name, listed)
-        for name in new:
-            with naming(folder / name):
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                os.replace(waiting / name, folder / name)
     finally:
         shutil.rmtree(waiting, ignore_errors=True)
+
+
+def _placeable(folder: Path, waiting: Path, listed: Collection[str]) -> list[str]:
+    """Names of the new files.  Raises BadInput where one would take the place of a file that is not listed."""
+    new = names_in(waiting)
+    for name in new:
+        _free(folder, name, listed)
+    return new
+
+
+def _place(folder: Path, waiting: Path, names: Iterable[str]) -> None:
+    for name in names:
+        with naming(folder / name):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(waiting / name, folder / name)
 
 
 def names_in(folder: Path) -> list[str]:

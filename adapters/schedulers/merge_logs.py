@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from protocol.merging.corridor import Corridor
 
 Stamp = Literal["start", "end"]
+#: Replica, quorum, step, whether it was committed, and when, ns.
+_Vote = tuple[Any, Any, Any, bool, int]
 _ENDS = ("coordinator_stop", "coordinator_end")
 _WATCHED_AT, _WATCHED_S = "_timestamp", "watcher/last_update_weights_time"
 #: Merges with less than this share of the time between them are not merges of a whole model with inner steps between.
@@ -277,7 +279,7 @@ def _read_torchft(
 ) -> tuple[list[tuple[int, int | None]], int | None, int]:
     """Every vote of a quorum is a merge that moved its bytes, whether its outcome was committed or not."""
     stamps: list[int] = []
-    votes: list[tuple[object, object, bool, int]] = []
+    votes: list[_Vote] = []
     for where, record in records:
         attributes = record.get("attributes")
         if not isinstance(attributes, dict) or "commit_result" not in attributes:
@@ -290,31 +292,24 @@ def _read_torchft(
         since = parsed.replace(tzinfo=parsed.tzinfo or UTC) - datetime(1970, 1, 1, tzinfo=UTC)
         time_ns = ((since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds) * 1000
         stamps.append(time_ns)
-        said = (attributes.get("quorum_id"), attributes.get("step"), attributes["commit_result"] is True)
-        votes.append((*said, time_ns))
-    merges, failed = _rounds(records, votes)
+        replica, quorum, step = (attributes.get(key) for key in ("replica_id", "quorum_id", "step"))
+        votes.append((replica, quorum, step, attributes["commit_result"] is True, time_ns))
+    merges, failed = _rounds(votes)
     if failed:
         report.append(f"{failed} of {len(merges)} merges were not committed: busy, without progress")
     zero = _beginning(merges, report)
     return [(t - zero, None) for t in merges], max(stamps) - zero, failed
 
 
-def _rounds(
-    records: list[tuple[str, dict[str, Any]]], votes: list[tuple[object, object, bool, int]]
-) -> tuple[list[int], int]:
+def _rounds(votes: list[_Vote]) -> tuple[list[int], int]:
     """When each merge ended, in order, and how many failed.
 
     Every replica logs the same vote; the exchange is over when the last one has voted.  A step that failed is tried
     again under the same number, so a replica's second vote on it, and any vote with another outcome, is another merge.
     """
-    replicas = [
-        r["attributes"].get("replica_id")
-        for _, r in records
-        if isinstance(r.get("attributes"), dict) and "commit_result" in r["attributes"]
-    ]
     tries: Counter[tuple[object, ...]] = Counter()
     ended: dict[tuple[object, object, bool, int], int] = {}
-    for replica, (quorum, step, committed, time_ns) in zip(replicas, votes, strict=True):
+    for replica, quorum, step, committed, time_ns in votes:
         tries[replica, quorum, step, committed] += 1
         key = (quorum, step, committed, tries[replica, quorum, step, committed])
         ended[key] = max(ended.get(key, time_ns), time_ns)
