@@ -16,7 +16,7 @@ import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import findfont, get_font
+from matplotlib.font_manager import findfont, fontManager, get_font
 from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
@@ -36,6 +36,10 @@ DRAWS, POLICY_COLOUR, OPTIMUM_COLOUR = "#0072b2", "#d55e00", "#009e73"
 PAPER = "#ffffff"
 #: What figures look like, for papers' own figures too.
 STYLE = Path(__file__).parent / "protocol.mplstyle"
+#: The fonts that it names first; what they lack is drawn from Matplotlib's own.
+FONTS = tuple(Path(__file__).parent / "vendor" / f"ProtocolSans{weight}.ttf" for weight in ("", "-Bold"))
+for _file in FONTS:
+    fontManager.addfont(_file)
 #: Widths in inches of a column and of a page of a two-column paper.
 COLUMN_IN, PAGE_IN = 3.35, 7.0
 #: Above this many points a scatter is stored as an image inside the figure.
@@ -70,14 +74,14 @@ def write_figures(certificate: Mapping[str, Any], evidence: Sequence[Evidence], 
     return {name: save(figure, folder / name) for name, figure in drawn.items()}
 
 
-def save(figure: Figure, stem: Path) -> Path:
-    """Write STEM.svg and STEM.pdf without dates or versions; returns the SVG."""
+def save(figure: Figure, stem: Path, formats: Sequence[str] = ("pdf", "svg")) -> Path:
+    """Write STEM.svg, and STEM.pdf where asked, without dates or versions; returns the SVG."""
     metadata = {
         "svg": {"Date": None, "Creator": None},
         "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
     }
     with styled():
-        for suffix in ("pdf", "svg"):
+        for suffix in formats:
             # Laid out for the first format; the second takes the same places instead of computing them again.
             if suffix == "svg":
                 figure.set_layout_engine("none")

@@ -19,8 +19,8 @@ from reports.figures import DRAWS, INK, MUTED, OPTIMUM_COLOUR, PAGE_IN, PAPER, P
 Values = Mapping[str, Any]
 
 
-def write_panels(charts: Values, folder: Path) -> dict[str, Path]:
-    """Write NAME.svg and NAME.pdf of every claim that was measured, and of every load with merges on a server.
+def write_panels(charts: Values, folder: Path, pdf: bool = False) -> dict[str, Path]:
+    """Write NAME.svg, and NAME.pdf where asked, of every measured claim and every load with merges on a server.
 
     charts : of `reports.charts.chart_data`.  Names: `evidence-NN-REGIME`, of claims that passed `timeline-NN-REGIME`
     of the first seed, `transfer-NN-LOAD`.  Returns the SVG of each.
@@ -41,7 +41,8 @@ def write_panels(charts: Values, folder: Path) -> dict[str, Path]:
                 )  # fmt: skip
         for index, transfer in enumerate(charts["transfers"]):
             drawn[fmt.transfer_name(index, transfer)] = transfer_figure(transfer)
-    return {name: save(figure, folder / name) for name, figure in drawn.items()}
+    formats = ("pdf", "svg") if pdf else ("svg",)
+    return {name: save(figure, folder / name, formats) for name, figure in drawn.items()}
 
 
 def evidence_figure(claim: Values, alpha: float) -> Figure:

@@ -11,14 +11,15 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from protocol.files import write_text
 from protocol.workload.trace import NS_PER_S
 from reports import format as fmt
 from reports import paper
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Row = Mapping[str, Any]
 
@@ -204,6 +205,8 @@ def _column(heading: str, key: str, show: Callable[[Any], str], name: str | None
 
 def frame(table: Table) -> pd.DataFrame:
     """The table as CSV has it, in pandas."""
+    import pandas as pd  # half a second, which pages need not wait for
+
     raw = [(name, get) for column in table.columns for name, get in column.raw.items()]
     return pd.DataFrame({name: [get(row) for row in table.rows] for name, get in raw})
 

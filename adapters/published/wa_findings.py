@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from adapters.published.wa_diloco import RunSummary
 from adapters.published.wa_schedules import LEAST_GAP_S, Pace, random_starts
@@ -108,7 +108,7 @@ def offline_tests(runs: Sequence[Run], offline: str, random: str, table: Sequenc
     draws = next((a for a in table if a.arm == random), None)
     if draws is not None and draws.sd_pct > 0:
         z = (float(mine.mean()) - draws.mean_pct) / draws.sd_pct
-        one = float(stats.norm.cdf(z))
+        one = float(scipy.stats.norm.cdf(z))
         text += (
             f"  But the plan is one schedule under one load, replayed {len(seeds)} times: against the spread of the "
             f"{draws.n} draws it lies {z:+.2f} standard deviations from their mean, p = {one:.3f} (normal)."

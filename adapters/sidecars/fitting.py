@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import optimize, stats
 
 from adapters.sidecars.simulated import SidecarModel, SimulatedSidecar
 from protocol import seeds
@@ -137,14 +137,16 @@ def _solve(
 
     bounds = _bounds()
     inside = np.clip(_encode(START), bounds[0] + _STEP, bounds[1] - _STEP)
-    x = optimize.least_squares(residuals, inside, slopes, bounds=bounds, loss="soft_l1", f_scale=_SOFT, max_nfev=30).x
+    x = scipy.optimize.least_squares(
+        residuals, inside, slopes, bounds=bounds, loss="soft_l1", f_scale=_SOFT, max_nfev=30
+    ).x
     # The loss has steps and valleys, which stop a gradient short of the minimum; evolution goes on around it, and a
     # simplex from the best that it found.
     low, high = np.maximum(x - _AROUND, bounds[0]), np.minimum(x + _AROUND, bounds[1])
     for key in _SLOWDOWNS:
         low[key] = bounds[0][key]
-    evolved = optimize.differential_evolution(
-        loss, optimize.Bounds(low, high), x0=x, popsize=_POPULATION, maxiter=_GENERATIONS, tol=1e-3, init="sobol",
+    evolved = scipy.optimize.differential_evolution(
+        loss, scipy.optimize.Bounds(low, high), x0=x, popsize=_POPULATION, maxiter=_GENERATIONS, tol=1e-3, init="sobol",
         polish=False, rng=seeds.generator(seed, "sidecar", "fit"),
     ).x  # fmt: skip
     last: Any = {
@@ -153,7 +155,7 @@ def _solve(
         "fatol": 1e-6,
         "maxfev": _LAST,
     }
-    search = optimize.minimize(loss, evolved, method="Nelder-Mead", options=last)
+    search = scipy.optimize.minimize(loss, evolved, method="Nelder-Mead", options=last)
     return np.clip(search.x, *bounds)
 
 
@@ -183,7 +185,7 @@ def _intervals(
     n = len(runs)
     leave = np.array([np.linalg.pinv(curvature.sum(0) - curvature[i]) @ pull[i] for i in range(n)])
     spread = np.sqrt((n - 1) / n * ((leave - leave.mean(axis=0)) ** 2).sum(axis=0))
-    reach = stats.t.ppf(0.975, n - 1) * spread
+    reach = scipy.stats.t.ppf(0.975, n - 1) * spread
     low, high = (_decode(np.clip(x, *_bounds())) for x in (best - reach, best + reach))
     return {key: (low[key], high[key]) for key in START}
 

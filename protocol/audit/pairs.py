@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from protocol.audit.imported import Aggregate, Comparison, Name, Run
 from protocol.audit.windows import Realised, Replay, realised
@@ -48,7 +48,7 @@ def t_interval(values: Sequence[float], level: float = 0.95) -> dict[str, Any]:
     found["sd"] = float(x.std(ddof=1))
     if np.ptp(x) <= 1e-12 * max(float(np.abs(x).max()), 1.0):
         return found | {"reason": "the values do not vary, which is no proof of certainty"}
-    half = float(stats.t.ppf((1 + level) / 2, len(x) - 1) * stats.sem(x))
+    half = float(scipy.stats.t.ppf((1 + level) / 2, len(x) - 1) * scipy.stats.sem(x))
     return found | {"low": found["mean"] - half, "high": found["mean"] + half}
 
 

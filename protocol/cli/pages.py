@@ -59,12 +59,14 @@ def write_pages(
 ) -> None:
     """Report, tables and figures into `folder`; the same certificate, evidence and raw files give the same bytes.
 
-    raw : the raw files, among which the calibrations lie.  asked : what LaTeX tables shall look like.
+    raw : the raw files, among which the calibrations lie.  asked : what LaTeX tables shall look like, of pages that are
+    drawn for a paper: those have every figure as PDF too, where a run's own have the few that papers show.
     """
     values = {key: value for key, value in plain(certificate).items() if key != "pages"}
     tables.write_tables(values, folder / TABLES, asked)
     drawn = charts.chart_data(values, evidence, calibrated(certificate, raw))
-    named = figures.write_figures(values, evidence, folder / FIGURES) | panels.write_panels(drawn, folder / FIGURES)
+    named = figures.write_figures(values, evidence, folder / FIGURES)
+    named |= panels.write_panels(drawn, folder / FIGURES, pdf=asked is not None)
     svgs = {name: path.read_text("utf-8") for name, path in named.items()}
     html.write_report(values, list(evidence), folder / REPORT, svgs, drawn)
 

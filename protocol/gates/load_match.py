@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from protocol.evidence.model import Evidence
 from protocol.evidence.order import BALANCED
@@ -138,7 +138,7 @@ def _again(evidence: Sequence[Evidence], spec: Spec, slo: Slo) -> Check:
     if p is None and len(evidence) > 1 and np.array_equal(missed[0], missed[1]):
         units = sum(len(np.unique(first.arrival_ns // NS_PER_S)) for first, _ in pairs)
         apart_n = sum(int((a.violates(slo) != b.violates(slo)).sum()) for a, b in pairs)
-        p = float(stats.binom.cdf(apart_n, units, min(margin / 100, 0.5)))
+        p = float(scipy.stats.binom.cdf(apart_n, units, min(margin / 100, 0.5)))
         limit = 100 * rate_limit(min(apart_n, units), units, alpha)
         how = f"equal counts in every seed, {apart_n} requests judged otherwise; Clopper-Pearson on {units} seconds"
         interval = (-limit, limit)
@@ -166,7 +166,10 @@ def _carryover(evidence: Sequence[Evidence], spec: Spec, slo: Slo) -> Check:
     left = 100 * (idle[:, 1:].mean(axis=1) - idle[:, 0]) / np.array([e.n_requests for e in evidence])
     if len(left) < 2:
         return Check("carryover", "undecidable", f"{len(left)} blocks: no spread to measure it by", n=len(left))
-    mean, reach = float(left.mean()), float(stats.t.ppf(1 - spec.alpha / 2, len(left) - 1) * stats.sem(left))
+    mean, reach = (
+        float(left.mean()),
+        float(scipy.stats.t.ppf(1 - spec.alpha / 2, len(left) - 1) * scipy.stats.sem(left)),
+    )
     interval = (mean - reach, mean + reach)
     shown = interval[0] > margin or interval[1] < -margin
     reason = (

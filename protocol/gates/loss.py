@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from protocol.evidence.model import Evidence
 from protocol.gates.result import Check, Status
@@ -57,7 +57,7 @@ def loss_check(evidence: Sequence[Evidence], n: int, margin: float, alpha: float
         return undecided(f"seed {whole[int(np.argmin(np.isfinite(d)))][0]}: training diverged, no final loss")
     if np.ptp(d) == 0:
         return undecided(f"every seed differs by {d[0]:+.4f} nats: differences that do not vary decide nothing")
-    half = float(stats.t.ppf(1 - alpha, n - 1) * stats.sem(d))
+    half = float(scipy.stats.t.ppf(1 - alpha, n - 1) * scipy.stats.sem(d))
     mean = float(d.mean())
     low, high = mean - half, mean + half
     status: Status = "passed" if high <= margin else "failed" if low > margin else "undecidable"

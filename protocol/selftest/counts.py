@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from protocol.stats.gains import Gains
 from protocol.stats.inversion import EXCHANGE, LOAD_FLIP, SIGN_FLIP, STRATIFIED
@@ -61,14 +61,14 @@ class Row:
     @property
     def interval(self) -> tuple[float, float]:
         """Exact (Clopper and Pearson) 95 % limits of the share."""
-        limits = stats.binomtest(self.count, self.n).proportion_ci(0.95, "exact")
+        limits = scipy.stats.binomtest(self.count, self.n).proportion_ci(0.95, "exact")
         return float(limits.low), float(limits.high)
 
     def missed(self) -> str | None:
         low, high = self.interval
         least, most = _LIMITS[self.bar] if self.bar is not None else (0.0, 1.0)
-        below = stats.binomtest(self.count, self.n, least, "less").pvalue
-        above = stats.binomtest(self.count, self.n, most, "greater").pvalue
+        below = scipy.stats.binomtest(self.count, self.n, least, "less").pvalue
+        above = scipy.stats.binomtest(self.count, self.n, most, "greater").pvalue
         wide = self.bar == FALSE and self.n >= 2000 and high > 0.065
         if min(below, above) >= SIGNIFICANT and not wide:
             return None

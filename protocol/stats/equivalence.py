@@ -9,10 +9,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
-from statsmodels.stats.proportion import proportion_confint
-from statsmodels.stats.weightstats import ttost_paired
 
 from protocol.stats.result import RTOL, Interval, TestOutcome, undecidable
 
@@ -46,8 +44,8 @@ def tost(differences: ArrayLike, margin: float, alpha: float = 0.05) -> Equivale
     if reason:
         mean = float(d.mean()) if len(d) and np.isfinite(d).all() else None
         return Equivalence(undecidable(_TOST, len(d), reason), mean, None, -margin, margin)
-    low = stats.ttest_1samp(d, -margin, alternative="greater").pvalue
-    high = stats.ttest_1samp(d, margin, alternative="less").pvalue
+    low = scipy.stats.ttest_1samp(d, -margin, alternative="greater").pvalue
+    high = scipy.stats.ttest_1samp(d, margin, alternative="less").pvalue
     return _equivalence(d, float(max(low, high)), margin, alpha)
 
 
@@ -61,6 +59,8 @@ def tost_paired(a: ArrayLike, b: ArrayLike, margin: float, alpha: float = 0.05) 
     d = np.where(np.abs(d) <= RTOL * size, 0.0, d)
     if not margin > 0 or _unfit(d):
         return tost(d, margin, alpha)
+    from statsmodels.stats.weightstats import ttost_paired  # brings pandas, half a second
+
     return _equivalence(d, float(ttost_paired(a, b, -margin, margin)[0]), margin, alpha)
 
 
@@ -119,7 +119,7 @@ def tost_rates(
 
 def rate_limit(count: int, total: int, alpha: float = 0.05) -> float:
     """One-sided upper 1 - alpha limit of a rate (Clopper and Pearson 1934, Biometrika 26)."""
-    return float(proportion_confint(count, total, alpha=2 * alpha, method="beta")[1])
+    return float(scipy.stats.binomtest(count, total).proportion_ci(1 - 2 * alpha, "exact").high)
 
 
 def _unfit(d: NDArray[np.float64]) -> str | None:
@@ -133,7 +133,7 @@ def _unfit(d: NDArray[np.float64]) -> str | None:
 
 
 def _equivalence(d: NDArray[np.float64], p: float, margin: float, alpha: float) -> Equivalence:
-    half = float(stats.t.ppf(1 - alpha, len(d) - 1) * stats.sem(d))
+    half = float(scipy.stats.t.ppf(1 - alpha, len(d) - 1) * scipy.stats.sem(d))
     mean = float(d.mean())
     outcome = TestOutcome(_TOST, mean, p, len(d), 0.0, "Student t", None, True)
     interval = Interval(mean - half, mean + half, 1 - 2 * alpha, "t over pairs")

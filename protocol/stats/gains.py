@@ -9,8 +9,8 @@ from enum import StrEnum
 from functools import cached_property
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from protocol.stats import inversion as inv
 from protocol.stats import randomization as rz
@@ -240,7 +240,7 @@ def t_interval(gains: NDArray[np.float64], level: float) -> Interval | None:
     """Student's interval for the mean gain over seeds; None when the seeds do not vary."""
     if len(gains) < 2 or np.ptp(gains) == 0:
         return None
-    low, high = stats.t.interval(level, len(gains) - 1, gains.mean(), stats.sem(gains))
+    low, high = scipy.stats.t.interval(level, len(gains) - 1, gains.mean(), scipy.stats.sem(gains))
     return Interval(float(low), float(high), level, "t over seeds")
 
 

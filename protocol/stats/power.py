@@ -17,9 +17,8 @@ from typing import Literal
 
 import numba
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
-from statsmodels.stats.proportion import proportion_confint
 
 from protocol.stats.betting import BETS, BETTING
 from protocol.stats.inversion import EXCHANGE, LOAD_FLIP, SIGN_FLIP, STRATIFIED, own_trace
@@ -153,7 +152,7 @@ def simulate_power(design: Design, rng: np.random.Generator, reps: int = 1000) -
     needed = needed_gains(design, rng, reps)
     passed = {name: least < design.gain for name, least in needed.items()}
     hits = int(np.count_nonzero(np.all(list(passed.values()), axis=0)))
-    low, high = proportion_confint(hits, reps, alpha=0.05, method="beta")
+    low, high = scipy.stats.binomtest(hits, reps).proportion_ci(0.95, "exact")
     alone = {name: float(found.mean()) for name, found in passed.items()}
     return Power(design, hits / reps, float(low), float(high), alone, reps)
 
@@ -326,7 +325,7 @@ def required_seeds(
     if not gain > delta:
         raise ValueError(f"gain {gain}: must exceed the minimum effect {delta}")
     sd = math.hypot(spread.policy_sd, spread.draw_sd / math.sqrt(draws))
-    guess = ((stats.norm.ppf(power) + stats.norm.ppf(1 - alpha)) * sd / (gain - delta)) ** 2 + 2
+    guess = ((scipy.stats.norm.ppf(power) + scipy.stats.norm.ppf(1 - alpha)) * sd / (gain - delta)) ** 2 + 2
     floor_seeds = math.ceil(-math.log2(alpha))
     fewest = max(fewest, floor_seeds)
 

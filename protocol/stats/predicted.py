@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from protocol.stats.gains import MIN_SEEDS
 from protocol.stats.result import RTOL, Interval, TestOutcome, undecidable
@@ -86,8 +86,8 @@ def predicted_gain(
         return nothing("the seeds' gains do not vary: t has nothing to measure them by")
     error = math.sqrt(variance / len(gains) + float(slopes.mean()) ** 2 * float(others.var(ddof=1)) / len(others))
     estimate, freedom = float(adjusted.mean()), len(gains) - 1
-    p = max(float(stats.t.sf((estimate - delta) / error, freedom)), float(np.finfo(float).tiny))
-    one, two = (error * float(stats.t.ppf(1 - tail, freedom)) for tail in (alpha, alpha / 2))
+    p = max(float(scipy.stats.t.sf((estimate - delta) / error, freedom)), float(np.finfo(float).tiny))
+    one, two = (error * float(scipy.stats.t.ppf(1 - tail, freedom)) for tail in (alpha, alpha / 2))
     return PredictedGain(
         outcome=TestOutcome(PREDICTED, estimate, p, len(gains), 0.0, "Student t", None, True),
         estimate=estimate,

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from protocol.stats.result import RTOL, Interval, TestOutcome, undecidable
 
@@ -78,14 +78,14 @@ def transfer_ratio(
     logs = np.log(top) - np.log(bottom)
     if np.ptp(logs) <= RTOL:
         return refuse("the runs agree to the last digit: they are not independent measurements")
-    sem = float(stats.sem(logs))
+    sem = float(scipy.stats.sem(logs))
     mean = float(logs.mean())
-    p = float(stats.ttest_1samp(logs, math.log(threshold), alternative="greater").pvalue)
-    low, high = stats.t.interval(level, runs - 1, mean, sem)
+    p = float(scipy.stats.ttest_1samp(logs, math.log(threshold), alternative="greater").pvalue)
+    low, high = scipy.stats.t.interval(level, runs - 1, mean, sem)
     return TransferRatio(
         outcome=TestOutcome(_RATIO, mean, p, runs, 0.0, "Student t", None, True),
         ratio=math.exp(mean),
-        lower_bound=math.exp(mean - float(stats.t.ppf(1 - alpha, runs - 1)) * sem),
+        lower_bound=math.exp(mean - float(scipy.stats.t.ppf(1 - alpha, runs - 1)) * sem),
         interval=Interval(math.exp(low), math.exp(high), level, "t over runs"),
         log_ratios=logs,
         threshold=threshold,

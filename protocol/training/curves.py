@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from protocol.errors import BadInput
 
@@ -74,7 +74,7 @@ def estimate(values: ArrayLike, level: float = 0.95) -> Estimate | None:
     mean = float(x.mean())
     if len(x) < 2:
         return Estimate(mean, None, None, len(x))
-    half = float(stats.t.ppf(0.5 + level / 2, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x)))
+    half = float(scipy.stats.t.ppf(0.5 + level / 2, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x)))
     return Estimate(mean, mean - half, mean + half, len(x))
 
 
