@@ -119,7 +119,7 @@ def tost_rates(
 
 def rate_limit(count: int, total: int, alpha: float = 0.05) -> float:
     """One-sided upper 1 - alpha limit of a rate (Clopper and Pearson 1934, Biometrika 26)."""
-    return float(scipy.stats.binomtest(count, total).proportion_ci(1 - 2 * alpha, "exact").high)
+    return float(scipy.stats.beta.isf(alpha, count + 1, total - count)) if count < total else 1.0
 
 
 def _unfit(d: NDArray[np.float64]) -> str | None:
