@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: certify test check real clean
+.PHONY: certify test check docs real clean
 
 certify: $(READY)  ## certify the example scheduler on the embedded simulated sidecar
 	$(BIN)/protocol certify examples/ewma.py --out runs/example
@@ -19,6 +19,10 @@ check: .venv/.checks  ## lint, types, import contract
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(READY)  ## the documentation as a site in build/site, every link checked
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet -f docs/site/mkdocs.yml
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

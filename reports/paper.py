@@ -68,7 +68,8 @@ def _claims(certificate: Mapping[str, Any], asked: Asked) -> Float:
         *(["Saved: requests per sidecar in ten minutes"] if "saved" in wanted else []),
         *(["Detectable: the gain found 9 times in 10"] if "detectable" in wanted else []),
         *(["Bound: without assumptions on shape"] if "bound" in wanted else []),
-        f"p: largest of all tests at a minimum effect of {least:g} pp, Holm-corrected over {len(envelopes)} claims",
+        f"p: largest of all tests at a minimum effect of {least:g} pp, Holm-corrected over "
+        f"{len(envelopes)} claim{'s' if len(envelopes) != 1 else ''}",
         LEGEND.removesuffix("."),
     ]
     return Float("claims", ". ".join(says) + ".", [cells[key] for key in wanted], certificate["claims"])
