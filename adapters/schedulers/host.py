@@ -48,6 +48,7 @@ class Host:
 
     def __init__(self) -> None:
         self.folder = os.getcwd()  # a temporary one, made for this host
+        self.name = os.path.basename(self.folder)
         self.above = os.open(os.path.dirname(self.folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.running: list[Any] = [0, None]
         self.refused: str | None = "not asked"
@@ -67,11 +68,12 @@ class Host:
 
     def tidy(self) -> None:
         """Remove what runs left.  Never `root`, beneath which the user's own files may be mounted."""
+        if self.refused is None:
+            namespaces.drop_folder(os.path.join(self.folder, "tmp"))
         for name in os.listdir(self.folder):
             if name != "root":
                 shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
-        own = os.path.basename(self.folder)
-        for path in (os.path.join(own, "root"), own):
+        for path in (os.path.join(self.name, "root"), self.name):
             try:
                 os.rmdir(path, dir_fd=self.above)  # by its place outside: inside, it is mounted
             except OSError:  # not there, or something of somebody else's
@@ -93,30 +95,31 @@ class Host:
             from adapters.schedulers import warming
 
             warming.warm()
-        os.environ["NUMBA_CACHE_DIR"] = os.path.join(self.folder, "tmp")
-        if "numba" in sys.modules:
-            sys.modules["numba"].config.reload_config()
         if self.refused is None:
             self.refused = namespaces.build(os.path.join(self.folder, "root"), writable=self.folder, **wanted)
+            if self.refused is None:
+                self.folder = namespaces.INSIDE
             os.chdir(self.folder)
+        os.environ["TMPDIR"] = os.environ["NUMBA_CACHE_DIR"] = os.path.join(self.folder, "tmp")
+        if "numba" in sys.modules:
+            sys.modules["numba"].config.reload_config()
         gc.collect()
         gc.freeze()
 
     def run(self, request: dict[str, Any], turn: int) -> None:
         """Fork a run, hand out its pipes, see it to its end and say how it ended."""
         # The same name for every run, never the same folder: what could not be deleted is out of reach.
-        scratch = os.path.join(request["scratch"], "tmp")
+        scratch = os.path.join(self.folder, "tmp")
         os.mkdir(scratch, 0o700)
-        theirs, ours = os.pipe(), os.pipe()
-        held, host = sandbox.data_bytes(), os.getpid()
-        request["namespaces_refused"] = self.refused
-        with tempfile.TemporaryFile(dir=request["scratch"]) as log:
-            pid = os.fork()
-            if pid == 0:
-                _begin(request, serving.Pipe(theirs[0], ours[1]), host, log.fileno(), held)
+        request |= {"scratch": self.folder, "writable": [scratch], "namespaces_refused": self.refused}
+        # Larger than the limit, which is counted and named; this one only bounds what comes between two counts.
+        mounted = self.refused is None and namespaces.empty_folder(scratch, 2 * request["scratch_limit_mb"])
+        theirs, ours, told = os.pipe(), os.pipe(), os.pipe()
+        with tempfile.TemporaryFile(dir=self.folder) as log:
+            pid = self._fork(request, serving.Pipe(theirs[0], ours[1]), log.fileno(), told[1])
             self.running[:] = pid, log
-            os.close(theirs[0])
-            os.close(ours[1])
+            for fd in (theirs[0], ours[1], told[1]):
+                os.close(fd)
             socket.send_fds(self.control, [wire.dumps({"type": "forked"})], [theirs[1], ours[0]])
             os.close(theirs[1])
             os.close(ours[0])
@@ -127,11 +130,33 @@ class Host:
             sandbox.kill_descendants()
             _keep_log(log)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        said = os.read(told[0], 4)
+        os.close(told[0])
+        if mounted:
+            namespaces.drop_folder(scratch)
         used = f"{scratch}-{turn}"
         os.rename(scratch, used)
         shutil.rmtree(used, ignore_errors=True)
-        code = os.waitstatus_to_exitcode(status)
+        code = os.waitstatus_to_exitcode(int.from_bytes(said, "little") if said else status)
         self.requests.send(wire.dumps({"type": "ended", "status": code, "excess": excess, "peak_mb": self.peak_mb()}))
+
+    def _fork(self, request: dict[str, Any], pipe: serving.Pipe, log: int, tell: int) -> int:
+        """Fork the run; where it can have process ids of its own, by way of the first process of their namespace."""
+        held, parent = sandbox.data_bytes(), os.getpid()
+        first = namespaces.first_process() if self.refused is None else -1
+        request["own_pids"] = first >= 0
+        if first > 0:
+            return first
+        if first == 0:
+            sandbox.end_with_parent(signal.SIGKILL)
+            parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            os.close(tell)
+            _begin(request, pipe, parent, log, held)
+        if first == 0:
+            namespaces.see_to_its_end(pid, tell)
+        return pid
 
     @staticmethod
     def peak_mb() -> float:

@@ -6,16 +6,18 @@ an honest rule: it must decide exactly what that rule decides without the trick.
 
 from __future__ import annotations
 
-import os
+import contextlib
 import sys
 import textwrap
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from judging import INNOCENT, Judge, Judged, same_placements
 
 from adapters.schedulers.confinement import WITHOUT
+from protocol.campaign import arms
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Landlock and seccomp")
 
@@ -206,7 +208,6 @@ ENTROPY = {
     "address of a builtin": cheat("return hash((id(len), round(obs.time_s))) % 5 == 0"),
     "order of a set": cheat(
         "first = hash(next(iter({object() for _ in range(9)})))\nreturn hash((first, round(obs.time_s))) % 5 == 0"),
-    "its process id": cheat("import os\nreturn hash((os.getpid(), round(obs.time_s))) % 5 == 0"),
     "a thread that races": cheat(
         """
         import threading, time
@@ -228,6 +229,50 @@ def test_entropy_of_its_own_fails_determinism(judge: Judge, name: str) -> None:
     assert judged.refused and judged.refusal is None, judged.reason
     assert judged.check("determinism")["status"] == "failed"
     assert "a second run differs" in judged.reason and "clock or unseeded entropy" in judged.reason
+
+
+def test_its_process_id_is_a_constant_or_fails_determinism(judge: Judge) -> None:
+    code = cheat("import os\nreturn hash((os.getpid(), round(obs.time_s))) % 5 == 0")
+    judged = judge(code)
+    if judged.unsound:
+        return
+    if judged.certificate["contender"]["confinement"]["own_pids"]:
+        assert not judged.refused and same_placements(judged, judge(code))
+    else:
+        assert judged.check("determinism")["status"] == "failed"
+
+
+#: What is the same in all runs of one process and differs between two of them: seeds whose runs are in two show it.
+OF_ITS_HOST = {
+    "address of a builtin": "id(len)",
+    "a number drawn when something was imported": "id(os.environ)",
+}
+
+
+@pytest.mark.parametrize("name", OF_ITS_HOST)
+def test_what_one_process_keeps_is_seen_in_later_seeds_too(
+    judge: Judge, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Innocent in the first seed, whose runs are always in two processes; here those of the second are, too."""
+    monkeypatch.setattr(arms, "ELSEWHERE", 1.0)
+    code = f"""
+        import os
+        class Cheat:
+            def decide(self, obs):
+                first = obs.arrivals_per_s[:9].tolist() == {first_arrivals(judge)}
+                return obs.in_flight < (4 if first else 2 + hash({OF_ITS_HOST[name]}) // 4096 % 97 / 10)
+        """
+    judged = judge(code, seeds=2)
+    if judged.unsound:
+        return
+    assert judged.refused and "seed 1: a second run differs" in judged.check("determinism")["reason"], judged.reason
+
+
+def first_arrivals(judge: Judge) -> list[float]:
+    """Requests a second at the beginning of the first seed, by which a scheduler knows it."""
+    settings, _ = judge.settings(1)
+    arrival_s = settings[0].worlds.workload(0).trace.arrival_ns // 10**9
+    return [float(n) for n in np.bincount(arrival_s, minlength=9)[:9]]
 
 
 #: Name: code.  Clocks show the time of the replay, and the second run sees them ahead.
@@ -424,16 +469,17 @@ def test_a_root_that_nobody_knew_before_leaves_nothing_to_rebuild(judge: Judge) 
     assert not fresh.refused and same_placements(fresh, innocent)
 
 
-def test_nothing_that_was_started_outlives_the_campaign(judge: Judge, tmp_path: Path) -> None:
-    """Three children in sessions of their own write their ids; all are gone when the campaign is."""
+def test_nothing_that_was_started_outlives_the_campaign(judge: Judge) -> None:
+    """Three children a run in sessions of their own take a name; all are gone when the campaign is."""
     judged = judge(
         """
-        import ctypes, os
+        import ctypes
         libc = ctypes.CDLL(None)
         for k in range(3):
             pid = libc.fork()
             if pid == 0:
                 libc.setsid()
+                libc.prctl(15, b"zoo-outlives")
                 while True: libc.sleep(1000)
             print("child", pid, flush=True)
         def decide(obs):
@@ -442,9 +488,17 @@ def test_nothing_that_was_started_outlives_the_campaign(judge: Judge, tmp_path: 
     )
     assert not judged.refused
     judge.close()
-    children = {int(line.split()[1]) for line in judged.log.splitlines() if line.startswith("child")}
-    assert len(children) >= 9
+    assert judged.log.count("child") >= 9
     deadline = time.monotonic() + 2
-    while any(os.path.exists(f"/proc/{pid}") for pid in children) and time.monotonic() < deadline:
+    while named("zoo-outlives") and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in children)
+    assert not named("zoo-outlives")
+
+
+def named(name: str) -> list[str]:
+    """Process ids of this name."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            found += [path.parent.name] if path.read_text().strip() == name else []
+    return found
