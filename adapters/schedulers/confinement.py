@@ -20,8 +20,9 @@ class Confinement:
     namespaces : it sees a file system, network and host name of its own; else `namespaces_refused` says why not.
     clock : which clocks are simulated: "every clock", "Python's clocks", or none ("real").
     limits : limits of the operating system that hold (RLIMIT names).
-    own_pids : process ids are those of a namespace made for the run, the same in all; None where it was not stated,
-        in certificates older than that.
+    own_pids : process ids are those of a namespace made for the run, the same in all.
+    memory : what bounds the memory of a whole run: "counts" from time to time, or a "control group" as well.
+    The last two are None where they were not stated, in certificates older than that.
     """
 
     landlock_abi: int
@@ -31,6 +32,7 @@ class Confinement:
     clock: str
     limits: tuple[str, ...]
     own_pids: bool | None = None
+    memory: str | None = None
 
     @classmethod
     def read(cls, report: Mapping[str, Any]) -> Confinement:
@@ -39,6 +41,7 @@ class Confinement:
             int(report["landlock_abi"]), bool(report["seccomp"]), bool(report["namespaces"]),
             report["namespaces_refused"], str(report["clock"]), tuple(map(str, report["limits"])),
             None if report.get("own_pids") is None else bool(report["own_pids"]),
+            None if report.get("memory") is None else str(report["memory"]),
         )  # fmt: skip
 
     @property
@@ -75,10 +78,8 @@ class Confinement:
     def describe(self) -> dict[str, object]:
         """Plain JSON values."""
         stated = asdict(self)
-        if self.own_pids is None:
-            del stated["own_pids"]
         return {
-            **stated,
+            **{key: value for key, value in stated.items() if value is not None or key == "namespaces_refused"},
             "limits": list(self.limits),
             "reads_confined": self.reads_confined,
             "sound": self.sound,
@@ -90,4 +91,5 @@ class Confinement:
         has += ["namespaces"] if self.namespaces else []
         has += ["own process ids"] if self.own_pids else []
         has += ["system calls filtered"] if self.seccomp else []
-        return "; ".join([", ".join(has) or "nothing", *self.gaps])
+        memory = [f"memory bound by {self.memory}"] if self.memory else []
+        return "; ".join([", ".join(has) or "nothing", *memory, *self.gaps])

@@ -32,13 +32,16 @@ if __name__ == "__main__":
 
 import numpy.random  # noqa: E402, F401  # after the path is set; it would be loaded in every run otherwise
 
-from adapters.schedulers import loading, namespaces, sandbox, serving, wire  # noqa: E402
+from adapters.schedulers import cgroups, loading, namespaces, sandbox, serving, wire  # noqa: E402
 
 if __name__ == "__main__":
     sys.path.remove(_ROOT)
     if _ROOT not in sys.path:
         sys.path.append(_ROOT)
 
+_MEMORY = "more than {} MB of memory, shared memory and all its processes counted"
+#: What a control group allows beside memory and temporary files: what a run shares with its host, and copies of it.
+_BESIDE_MB = 64
 #: Seconds between two counts of what a run holds.
 _COUNT_S = 0.05
 
@@ -52,6 +55,7 @@ class Host:
         self.above = os.open(os.path.dirname(self.folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.running: list[Any] = [0, None]
         self.refused: str | None = "not asked"
+        self.group: cgroups.Group | None = None
         self.control = socket.socket(fileno=os.dup(0))
         self.requests = serving.Pipe(self.control.fileno(), self.control.fileno())
         null = os.open(os.devnull, os.O_RDWR)
@@ -78,6 +82,8 @@ class Host:
                 os.rmdir(path, dir_fd=self.above)  # by its place outside: inside, it is mounted
             except OSError:  # not there, or something of somebody else's
                 continue
+        if self.group is not None:
+            self.group.remove()
 
     def prepare(self, request: dict[str, Any]) -> None:
         """Import what runs would import again and again, then leave the machine's file system."""
@@ -85,6 +91,7 @@ class Host:
         sandbox.keep_proc()
         sys.path += [p for p in request["path"] if p not in sys.path]
         wanted = request["namespaces"]
+        self.group = cgroups.make()
         self.refused = namespaces.enter() if wanted is not None else "not asked"
         for module in request["modules"]:
             try:
@@ -114,6 +121,11 @@ class Host:
         request |= {"scratch": self.folder, "writable": [scratch], "namespaces_refused": self.refused}
         # Larger than the limit, which is counted and named; this one only bounds what comes between two counts.
         mounted = self.refused is None and namespaces.empty_folder(scratch, 2 * request["scratch_limit_mb"])
+        killed = 0
+        if self.group is not None:
+            beside = request["scratch_limit_mb"] + _BESIDE_MB
+            self.group.limit(request["memory_limit_mb"] + beside << 20)
+            killed = self.group.killed()
         theirs, ours, told = os.pipe(), os.pipe(), os.pipe()
         with tempfile.TemporaryFile(dir=self.folder) as log:
             pid = self._fork(request, serving.Pipe(theirs[0], ours[1]), log.fileno(), told[1])
@@ -132,6 +144,8 @@ class Host:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         said = os.read(told[0], 4)
         os.close(told[0])
+        if excess is None and self.group is not None and self.group.killed() > killed:
+            excess = _MEMORY.format(request["memory_limit_mb"])
         if mounted:
             namespaces.drop_folder(scratch)
         used = f"{scratch}-{turn}"
@@ -144,7 +158,7 @@ class Host:
         """Fork the run; where it can have process ids of its own, by way of the first process of their namespace."""
         held, parent = sandbox.data_bytes(), os.getpid()
         first = namespaces.first_process() if self.refused is None else -1
-        request["own_pids"] = first >= 0
+        request |= {"own_pids": first >= 0, "grouped": first == 0 and self.grouped()}
         if first > 0:
             return first
         if first == 0:
@@ -153,10 +167,14 @@ class Host:
         pid = os.fork()
         if pid == 0:
             os.close(tell)
+            request["grouped"] = request["grouped"] or self.grouped()
             _begin(request, pipe, parent, log, held)
         if first == 0:
             namespaces.see_to_its_end(pid, tell)
         return pid
+
+    def grouped(self) -> bool:
+        return self.group is not None and self.group.join()
 
     @staticmethod
     def peak_mb() -> float:
@@ -203,7 +221,7 @@ def _excess(request: dict[str, Any], scratch: str, base: int) -> str | None:
         return f"more than {request['process_limit']} processes"
     memory = sum(max(0, sandbox.resident_bytes(pid) - base) for pid in pids)
     if memory > request["memory_limit_mb"] << 20:
-        return f"more than {request['memory_limit_mb']} MB of memory, shared memory and all its processes counted"
+        return _MEMORY.format(request["memory_limit_mb"])
     if sandbox.folder_bytes(scratch) > request["scratch_limit_mb"] << 20:
         return f"more than {request['scratch_limit_mb']} MB in its temporary folder"
     return None

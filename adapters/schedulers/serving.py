@@ -136,6 +136,7 @@ def _confine(request: dict[str, Any], clock: Clock | None, limits: list[str]) ->
         "namespaces": refused is None,
         "namespaces_refused": refused,
         "own_pids": request["own_pids"],
+        "memory": "control group" if request["grouped"] else "counts",
         "clock": "every clock" if clock and clock.complete and seccomp else "Python's clocks" if clock else "real",
         "limits": limits,
     }

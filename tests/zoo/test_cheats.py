@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from judging import INNOCENT, Judge, Judged, same_placements
+from judging import INNOCENT, Judge, Judged, confined, same_placements
 
 from adapters.schedulers.confinement import WITHOUT
 from protocol.campaign import arms
@@ -183,7 +183,17 @@ LOUD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LOUD)
+#: Of the loud ones, those beside the look outside that may come out otherwise where a part of the sandbox is missing:
+#: what signals, limits and open descriptors do.
+TOUCHING = {
+    "SIGKILL to itself", "hang deaf to signals", "hang with the timer off", "stops itself", "memory without end",
+    "memory past Python", "a file without end", "closes all descriptors", "garbage on all descriptors",
+    "forged end of the run",
+}  # fmt: skip
+LOOKING = set(list(LOUD)[: list(LOUD).index("the harness's own memory") + 1])
+
+
+@pytest.mark.parametrize("name", confined(LOUD, LOOKING | TOUCHING))
 def test_loud_cheats_are_refused_with_their_reason(judge: Judge, name: str) -> None:
     code, words = LOUD[name]
     limit_s = 0.3 if "no answer within" in words else 10.0
@@ -231,6 +241,7 @@ def test_entropy_of_its_own_fails_determinism(judge: Judge, name: str) -> None:
     assert "a second run differs" in judged.reason and "clock or unseeded entropy" in judged.reason
 
 
+@pytest.mark.confined
 def test_its_process_id_is_a_constant_or_fails_determinism(judge: Judge) -> None:
     code = cheat("import os\nreturn hash((os.getpid(), round(obs.time_s))) % 5 == 0")
     judged = judge(code)
@@ -284,6 +295,7 @@ CLOCKS = {
 }  # fmt: skip
 
 
+@pytest.mark.confined
 @pytest.mark.parametrize("name", CLOCKS)
 def test_what_a_clock_says_must_not_matter(judge: Judge, name: str) -> None:
     judged = judge(CLOCKS[name])
@@ -385,7 +397,12 @@ HARMLESS = {
 }
 
 
-@pytest.mark.parametrize("name", HARMLESS)
+@pytest.mark.parametrize(
+    "name",
+    confined(
+        HARMLESS, {"patches the harness", "leaves children behind", "closes what is not its own", "prints without end"}
+    ),
+)
 def test_tricks_that_change_nothing(judge: Judge, innocent: Judged, name: str) -> None:
     judged = judge(HARMLESS[name])
     if judged.unsound:
@@ -469,6 +486,7 @@ def test_a_root_that_nobody_knew_before_leaves_nothing_to_rebuild(judge: Judge) 
     assert not fresh.refused and same_placements(fresh, innocent)
 
 
+@pytest.mark.confined
 def test_nothing_that_was_started_outlives_the_campaign(judge: Judge) -> None:
     """Three children a run in sessions of their own take a name; all are gone when the campaign is."""
     judged = judge(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from judging import Judge
+from judging import Judge, confined
 
 HONEST = {
     "stateful EWMA": """
@@ -155,7 +155,14 @@ HONEST = {
 }
 
 
-@pytest.mark.parametrize("name", HONEST)
+#: Those that use what the sandbox changes: files, threads, generators, output, compiled code.
+USING = {
+    "uses its generator", "uses NumPy", "prints", "its own seeded generators", "writes to its temporary folder",
+    "threads that wait for a while", "files and folders that it makes and clears away", "a thread that computes",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", confined(HONEST, USING))
 def test_honest_schedulers_are_not_refused(judge: Judge, name: str) -> None:
     judged = judge(HONEST[name], "honest.py")
     assert not judged.refused, judged.reason
@@ -169,6 +176,7 @@ def test_honest_schedulers_are_not_refused(judge: Judge, name: str) -> None:
         assert "deciding at 9.408" in judged.log and "to stderr, too: é" in judged.log
 
 
+@pytest.mark.confined
 def test_slow_decisions_are_waited_for(judge: Judge) -> None:
     """5 ms a decision, with the time itself never looked at."""
     judged = judge("import time\ndef decide(obs):\n    time.sleep(0.005)\n    return obs.in_flight < 4\n")
