@@ -203,7 +203,9 @@ def _fill(root: str, readable: Sequence[str], folder: str, files: Sequence[str],
                 if not os.path.lexists(root + link):
                     os.makedirs(os.path.dirname(root + link), exist_ok=True)
                     os.symlink(leads, root + link)
-        missing = [p for p in (sys.executable, *readable, *files) if os.path.exists(p) and not _there(root, p, hidden)]
+        wanted = (sys.executable, *readable, *(os.path.realpath(p) for p in files if not _inside(p, folder)))
+        missing = [p for p in wanted if os.path.exists(p) and not _there(root, p, hidden)]
+        missing += [p for p in files if _inside(p, folder) and not os.path.isfile(root + p)]
         if missing:
             return f"{missing[0]} is missing from the new root"
         old = os.path.join(root, ".old")

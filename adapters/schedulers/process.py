@@ -358,6 +358,7 @@ class ProcessSource:
         target = self.target
         file = str(target.file) if target.file else None
         attribute = self.offer.attribute if self.offer else target.attribute or "decide"
+        own = [str(f) for f in self._files]
         named = {"file": file, "module": target.module, "attribute": attribute, "arguments": dict(target.arguments)}
         return {
             "type": "start",
@@ -365,7 +366,7 @@ class ProcessSource:
             "kind": self.offer.kind if self.offer else "scheduler",
             "command": list(target.command) if target.command else None,
             "folder": str(target.folder),
-            "files": [str(f) for f in self._files],
+            "files": own,
             "import_path": str(target.import_path),
             "cwd": str(target.folder),
             "environment": self.environment,
@@ -378,7 +379,8 @@ class ProcessSource:
             "process_limit": _PROCESS_LIMIT,
             "without": sorted(WITHOUT),
             "clock_shift_s": self.clock_shift_s,
-            "readable": sorted({os.path.realpath(p) for p in (*self._readable(), *map(str, self._files))}),
+            # A link of its folder is a file of its own where the folder is a copy.
+            "readable": sorted({*self._readable(), *own, *(os.path.realpath(p) for p in (*self._readable(), *own))}),
             "listable": [*self._listable(), str(Path(protocol.__path__[0]).parent)],
             "hidden": [str(p) for p in self._hidden],
         }

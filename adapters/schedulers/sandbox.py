@@ -297,7 +297,11 @@ def audit(
         return any(path == f or path.startswith(f.rstrip("/") + "/") for f in folders)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open":
+        if event == "sqlite3.connect":  # opened past Python
+            name = fsdecode(fspath(arguments[0]))
+            if name not in ("", ":memory:"):
+                hook("open", (name.removeprefix("file:").partition("?")[0], "r", 0))
+        elif event == "open":
             if isinstance(arguments[0], int) or arguments[0] is None:
                 return
             path = realpath(fsdecode(fspath(arguments[0])))

@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import signal
+import sqlite3
 import sys
 import textwrap
 import time
@@ -279,6 +280,50 @@ def test_a_file_that_is_read_later_and_not_digested_fails(folder: Path, tmp_path
         judged = judge(code)
     assert judged.refused and judged.check("inputs")["status"] == "failed"
     assert "late_table.py" in judged.reason and "the digest does not cover" in judged.reason
+
+
+def test_a_database_is_a_file_that_it_reads(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite opens files past Python: from a folder that no digest covers it is named; elsewhere it is refused."""
+    late, far = tmp_path / "path" / "late.db", tmp_path / "far.db"
+    late.parent.mkdir()
+    for path in (late, far):
+        with contextlib.closing(sqlite3.connect(path)) as made:
+            made.execute("create table t (x)")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(late.parent), os.environ.get("PYTHONPATH", "")]))
+    code = f"""
+        import sqlite3
+        def decide(obs):
+            sqlite3.connect(":memory:").execute("create table t (x)")
+            if obs.time_s > 30:
+                sqlite3.connect("file:{late}?mode=ro", uri=True).execute("select * from t").fetchall()
+            return obs.in_flight < 4
+        """
+    with opened(folder, code) as source:
+        decided(source)
+        assert source.undigested == {"late.db"}
+    far_away = f"import sqlite3\ndef decide(obs):\n    sqlite3.connect({str(far)!r}).execute('select * from t')\n"
+    assert "may not read" in refusal(opened(folder, far_away))
+
+
+def test_a_link_to_data_is_read_and_digested_unless_it_leads_to_what_is_hidden(
+    folder: Path, tmp_path: Path, lacking: set[str]
+) -> None:
+    data, secret = tmp_path / "data.txt", tmp_path / "out"
+    secret.mkdir()
+    data.write_text("7"), (secret / "plan.txt").write_text("the root")
+    (folder / "own.txt").symlink_to(data), (folder / "told.txt").symlink_to(secret / "plan.txt")
+    (folder / "all").symlink_to(secret)
+    code = """
+        import ctypes
+        from protocol.scheduler import Decision
+        libc = ctypes.CDLL(None)
+        def decide(obs):
+            told = [libc.open(name, 0) for name in (b"told.txt", b"all/plan.txt")]
+            return Decision(True, reason=open("own.txt").read() + str(told))
+        """
+    with opened(folder, code, hidden=[secret]) as source:
+        assert decided(source)[0].reason == "7[-1, -1]"
+        assert source.describe()["files"] == ["cheat.py", "own.txt"]
 
 
 def test_nothing_of_outside_has_a_size_or_an_age(folder: Path, tmp_path: Path, lacking: set[str]) -> None:
