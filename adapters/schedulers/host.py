@@ -217,7 +217,7 @@ def _wait(pid: int, request: dict[str, Any], scratch: str) -> tuple[int, str | N
 def _excess(request: dict[str, Any], scratch: str, base: int) -> str | None:
     """The limit that the run and all that it started exceed together, in words; None within all of them."""
     pids = sandbox.descendants()
-    if len(pids) > request["process_limit"]:
+    if len(pids) - request["own_pids"] > request["process_limit"]:  # the first process is ours
         return f"more than {request['process_limit']} processes"
     memory = sum(max(0, sandbox.resident_bytes(pid) - base) for pid in pids)
     if memory > request["memory_limit_mb"] << 20:
