@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+import itertools
 import mmap
 import os
 import platform
@@ -26,6 +27,8 @@ from typing import Any
 EPOCH_S = 1_577_836_800
 _HEADER = 33  # AT_SYSINFO_EHDR
 _NANOSECONDS = 1_000_000_000
+#: How long a thread naps that waits for its turn, where its table has that; see `_brief_waits`.
+_NAP_NS, _NAP_AT = 50_000, 512
 #: Clocks that count from 1970; all others count from the beginning of the run.
 _WALL = (0, 5, 11)
 _PAGE = mmap.PAGESIZE
@@ -38,10 +41,13 @@ class Clock:
         self._shift_ns = int(shift_s * _NANOSECONDS)
         self._now_ns = self._shift_ns
         self._table = mmap.mmap(-1, _PAGE)
+        self._table[_NAP_AT : _NAP_AT + 16] = struct.pack("<qq", 0, _NAP_NS)
         self.set(0.0)
         self.complete = overwrite and _overwrite(ctypes.addressof(ctypes.c_char.from_buffer(self._table)))
         if not self.complete:
             _replace(lambda: self._now_ns)
+        else:
+            _count_waits()
         _still_files()
         time.sleep = _pause
 
@@ -72,6 +78,8 @@ def _overwrite(table: int) -> bool:
     codes = {"clock_gettime": _gettime(table), "gettimeofday": _timeofday(table), "time": _time(table)}
     if not set(codes) <= set(functions) or any(len(codes[n]) > functions[n][1] for n in codes):
         return False
+    if hasattr(libc, "dladdr1"):
+        _brief_waits(libc, table)
     last = max(at + size for at, size in functions.values())
     length = ctypes.c_size_t(-(-(last - base) // _PAGE) * _PAGE)
     if libc.mprotect(ctypes.c_void_p(base), length, 7) != 0:
@@ -79,6 +87,46 @@ def _overwrite(table: int) -> bool:
     for name, code in codes.items():
         ctypes.memmove(functions[name][0], code, len(code))
     return bool(libc.mprotect(ctypes.c_void_p(base), length, 5) == 0) and int(time.time()) == EPOCH_S + _first(table)
+
+
+def _brief_waits(libc: Any, table: int) -> None:
+    """Have waits on a condition until a simulated moment end after a nap, as if in vain.
+
+    The kernel would compare that moment with its own clock, and most often find it past: Python's threads, which so
+    wait for their turn, would do nothing else than ask for it.
+    """
+    at = ctypes.cast(libc.pthread_cond_timedwait, ctypes.c_void_p).value or 0
+    lock, unlock = (ctypes.cast(f, ctypes.c_void_p).value for f in (libc.pthread_mutex_lock, libc.pthread_mutex_unlock))
+    code = b"\xf3\x0f\x1e\xfa\x56\x48\x89\xf7\x48\xb8" + struct.pack("<Q", unlock) + b"\xff\xd0"  # unlock(mutex)
+    code += b"\x48\xbf" + struct.pack("<Q", table + _NAP_AT) + b"\x31\xf6\xb8\x23\x00\x00\x00\x0f\x05"  # nanosleep
+    code += (
+        b"\x48\x8b\x3c\x24\x48\xb8" + struct.pack("<Q", lock) + b"\xff\xd0\x5e\xb8\x6e\x00\x00\x00\xc3"
+    )  # lock(mutex)
+    info, symbol = (ctypes.c_void_p * 4)(), ctypes.c_void_p()
+    if not at or not libc.dladdr1(ctypes.c_void_p(at), info, ctypes.byref(symbol), 1) or not symbol.value:
+        return
+    size = struct.unpack("<16xQ", ctypes.string_at(symbol.value, 24))[0]
+    page = at // _PAGE * _PAGE
+    length = ctypes.c_size_t(at + len(code) - page)
+    if size >= len(code) and libc.mprotect(ctypes.c_void_p(page), length, 7) == 0:
+        ctypes.memmove(at, code, len(code))
+        libc.mprotect(ctypes.c_void_p(page), length, 5)
+
+
+def _count_waits() -> None:
+    """Have Python's own loops around waits end: their clock goes on a millisecond whenever it is read, and naps one."""
+    import queue
+    import threading
+
+    reads = itertools.count()
+
+    def counted() -> float:
+        _pause(1e-3)
+        return next(reads) * 1e-3
+
+    for module, name in ((queue, "time"), (threading, "_time")):
+        if hasattr(module, name):
+            setattr(module, name, counted)
 
 
 def _first(table: int) -> int:
@@ -161,15 +209,60 @@ def _replace(now_ns: Callable[[], int]) -> None:
     datetime.datetime = Simulated  # type: ignore[misc]
 
 
+class _Entry:
+    """An entry of `os.scandir` whose stat is the replaced one."""
+
+    def __init__(self, entry: os.DirEntry[Any], folder: int | None) -> None:
+        self._entry, self._folder = entry, folder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._entry, name)
+
+    def __fspath__(self) -> Any:
+        return self._entry.path
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        return os.stat(self._entry.path, dir_fd=self._folder, follow_symlinks=follow_symlinks)
+
+    def inode(self) -> int:
+        return self.stat(follow_symlinks=False).st_ino
+
+
+class _Entries:
+    """An iterator of `os.scandir`."""
+
+    def __init__(self, entries: Any, folder: int | None) -> None:
+        self._entries, self._folder = entries, folder
+        self.close = entries.close
+
+    def __iter__(self) -> _Entries:
+        return self
+
+    def __next__(self) -> _Entry:
+        return _Entry(next(self._entries), self._folder)
+
+    def __enter__(self) -> _Entries:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 def _still_files() -> None:
-    """Have Python's stat say that every file is as old as simulated time."""
+    """Have Python's stat say that every file is as old as simulated time, and number files as they are looked at.
+
+    Real devices and inodes count what the machine makes.
+    """
     posix = sys.modules[os.name] if os.name in sys.modules else os
+    devices, inodes = dict[int, int](), dict[tuple[int, int], int]()
     still = {name: EPOCH_S for name in ("st_atime", "st_mtime", "st_ctime")}
 
     def without(read: Callable[..., Any]) -> Callable[..., Any]:
         def stat(*arguments: Any, **options: Any) -> os.stat_result:
             seen = read(*arguments, **options)
-            plain = list(seen[:7]) + [EPOCH_S] * 3
+            device = devices.setdefault(seen.st_dev, len(devices) + 1)
+            inode = inodes.setdefault((seen.st_dev, seen.st_ino), len(inodes) + 1)
+            plain = [seen.st_mode, inode, device, *seen[3:7], *[EPOCH_S] * 3]
             extra = {n: getattr(seen, n) for n in ("st_blksize", "st_blocks", "st_rdev") if hasattr(seen, n)}
             return os.stat_result(plain, {**extra, **still, **{f"{n}_ns": v * _NANOSECONDS for n, v in still.items()}})
 
@@ -179,3 +272,10 @@ def _still_files() -> None:
         replaced = without(getattr(posix, name))
         for module in (os, posix):
             setattr(module, name, replaced)
+    real = posix.scandir
+
+    def scandir(path: Any = ".") -> _Entries:
+        return _Entries(real(path), path if isinstance(path, int) else None)
+
+    for module in (os, posix):
+        setattr(module, "scandir", scandir)  # noqa: B010  # another type than it has

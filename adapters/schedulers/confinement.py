@@ -20,6 +20,9 @@ class Confinement:
     namespaces : it sees a file system, network and host name of its own; else `namespaces_refused` says why not.
     clock : which clocks are simulated: "every clock", "Python's clocks", or none ("real").
     limits : limits of the operating system that hold (RLIMIT names).
+    own_pids : process ids are those of a namespace made for the run, the same in all.
+    memory : what bounds the memory of a whole run: "counts" from time to time, or a "control group" as well.
+    The last two are None where they were not stated, in certificates older than that.
     """
 
     landlock_abi: int
@@ -28,6 +31,8 @@ class Confinement:
     namespaces_refused: str | None
     clock: str
     limits: tuple[str, ...]
+    own_pids: bool | None = None
+    memory: str | None = None
 
     @classmethod
     def read(cls, report: Mapping[str, Any]) -> Confinement:
@@ -35,6 +40,8 @@ class Confinement:
         return cls(
             int(report["landlock_abi"]), bool(report["seccomp"]), bool(report["namespaces"]),
             report["namespaces_refused"], str(report["clock"]), tuple(map(str, report["limits"])),
+            None if report.get("own_pids") is None else bool(report["own_pids"]),
+            None if report.get("memory") is None else str(report["memory"]),
         )  # fmt: skip
 
     @property
@@ -57,6 +64,8 @@ class Confinement:
             found.append(
                 f"sizes and times of files outside can be looked at: no namespaces ({self.namespaces_refused})"
             )
+        if self.own_pids is False:
+            found.append("process ids are the machine's: they count what it starts")
         if self.clock != "every clock":
             found.append(f"clocks: {'those of C code are' if self.clock != 'real' else 'all are'} real")
         return tuple(found)
@@ -68,8 +77,9 @@ class Confinement:
 
     def describe(self) -> dict[str, object]:
         """Plain JSON values."""
+        stated = asdict(self)
         return {
-            **asdict(self),
+            **{key: value for key, value in stated.items() if value is not None or key == "namespaces_refused"},
             "limits": list(self.limits),
             "reads_confined": self.reads_confined,
             "sound": self.sound,
@@ -79,5 +89,7 @@ class Confinement:
     def __str__(self) -> str:
         has = [f"Landlock ABI {self.landlock_abi}"] if self.landlock_abi else []
         has += ["namespaces"] if self.namespaces else []
+        has += ["own process ids"] if self.own_pids else []
         has += ["system calls filtered"] if self.seccomp else []
-        return "; ".join([", ".join(has) or "nothing", *self.gaps])
+        memory = [f"memory bound by {self.memory}"] if self.memory else []
+        return "; ".join([", ".join(has) or "nothing", *memory, *self.gaps])

@@ -32,13 +32,16 @@ if __name__ == "__main__":
 
 import numpy.random  # noqa: E402, F401  # after the path is set; it would be loaded in every run otherwise
 
-from adapters.schedulers import loading, namespaces, sandbox, serving, wire  # noqa: E402
+from adapters.schedulers import cgroups, loading, namespaces, sandbox, serving, wire  # noqa: E402
 
 if __name__ == "__main__":
     sys.path.remove(_ROOT)
     if _ROOT not in sys.path:
         sys.path.append(_ROOT)
 
+_MEMORY = "more than {} MB of memory, shared memory and all its processes counted"
+#: What a control group allows beside memory and temporary files: what a run shares with its host, and copies of it.
+_BESIDE_MB = 64
 #: Seconds between two counts of what a run holds.
 _COUNT_S = 0.05
 
@@ -48,9 +51,11 @@ class Host:
 
     def __init__(self) -> None:
         self.folder = os.getcwd()  # a temporary one, made for this host
+        self.name = os.path.basename(self.folder)
         self.above = os.open(os.path.dirname(self.folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.running: list[Any] = [0, None]
         self.refused: str | None = "not asked"
+        self.group: cgroups.Group | None = None
         self.control = socket.socket(fileno=os.dup(0))
         self.requests = serving.Pipe(self.control.fileno(), self.control.fileno())
         null = os.open(os.devnull, os.O_RDWR)
@@ -67,15 +72,18 @@ class Host:
 
     def tidy(self) -> None:
         """Remove what runs left.  Never `root`, beneath which the user's own files may be mounted."""
+        if self.refused is None:
+            namespaces.drop_folder(os.path.join(self.folder, "tmp"))
         for name in os.listdir(self.folder):
             if name != "root":
                 shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
-        own = os.path.basename(self.folder)
-        for path in (os.path.join(own, "root"), own):
+        for path in (os.path.join(self.name, "root"), self.name):
             try:
                 os.rmdir(path, dir_fd=self.above)  # by its place outside: inside, it is mounted
             except OSError:  # not there, or something of somebody else's
                 continue
+        if self.group is not None:
+            self.group.remove()
 
     def prepare(self, request: dict[str, Any]) -> None:
         """Import what runs would import again and again, then leave the machine's file system."""
@@ -83,6 +91,7 @@ class Host:
         sandbox.keep_proc()
         sys.path += [p for p in request["path"] if p not in sys.path]
         wanted = request["namespaces"]
+        self.group = cgroups.make()
         self.refused = namespaces.enter() if wanted is not None else "not asked"
         for module in request["modules"]:
             try:
@@ -93,30 +102,36 @@ class Host:
             from adapters.schedulers import warming
 
             warming.warm()
-        os.environ["NUMBA_CACHE_DIR"] = os.path.join(self.folder, "tmp")
-        if "numba" in sys.modules:
-            sys.modules["numba"].config.reload_config()
         if self.refused is None:
             self.refused = namespaces.build(os.path.join(self.folder, "root"), writable=self.folder, **wanted)
+            if self.refused is None:
+                self.folder = namespaces.INSIDE
             os.chdir(self.folder)
+        os.environ["TMPDIR"] = os.environ["NUMBA_CACHE_DIR"] = os.path.join(self.folder, "tmp")
+        if "numba" in sys.modules:
+            sys.modules["numba"].config.reload_config()
         gc.collect()
         gc.freeze()
 
     def run(self, request: dict[str, Any], turn: int) -> None:
         """Fork a run, hand out its pipes, see it to its end and say how it ended."""
         # The same name for every run, never the same folder: what could not be deleted is out of reach.
-        scratch = os.path.join(request["scratch"], "tmp")
+        scratch = os.path.join(self.folder, "tmp")
         os.mkdir(scratch, 0o700)
-        theirs, ours = os.pipe(), os.pipe()
-        held, host = sandbox.data_bytes(), os.getpid()
-        request["namespaces_refused"] = self.refused
-        with tempfile.TemporaryFile(dir=request["scratch"]) as log:
-            pid = os.fork()
-            if pid == 0:
-                _begin(request, serving.Pipe(theirs[0], ours[1]), host, log.fileno(), held)
+        request |= {"scratch": self.folder, "writable": [scratch], "namespaces_refused": self.refused}
+        # Larger than the limit, which is counted and named; this one only bounds what comes between two counts.
+        mounted = self.refused is None and namespaces.empty_folder(scratch, 2 * request["scratch_limit_mb"])
+        killed = 0
+        if self.group is not None:
+            beside = request["scratch_limit_mb"] + _BESIDE_MB
+            self.group.limit(request["memory_limit_mb"] + beside << 20)
+            killed = self.group.killed()
+        theirs, ours, told = os.pipe(), os.pipe(), os.pipe()
+        with tempfile.TemporaryFile(dir=self.folder) as log:
+            pid = self._fork(request, serving.Pipe(theirs[0], ours[1]), log.fileno(), told[1])
             self.running[:] = pid, log
-            os.close(theirs[0])
-            os.close(ours[1])
+            for fd in (theirs[0], ours[1], told[1]):
+                os.close(fd)
             socket.send_fds(self.control, [wire.dumps({"type": "forked"})], [theirs[1], ours[0]])
             os.close(theirs[1])
             os.close(ours[0])
@@ -127,11 +142,39 @@ class Host:
             sandbox.kill_descendants()
             _keep_log(log)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        said = os.read(told[0], 4)
+        os.close(told[0])
+        if excess is None and self.group is not None and self.group.killed() > killed:
+            excess = _MEMORY.format(request["memory_limit_mb"])
+        if mounted:
+            namespaces.drop_folder(scratch)
         used = f"{scratch}-{turn}"
         os.rename(scratch, used)
         shutil.rmtree(used, ignore_errors=True)
-        code = os.waitstatus_to_exitcode(status)
+        code = os.waitstatus_to_exitcode(int.from_bytes(said, "little") if said else status)
         self.requests.send(wire.dumps({"type": "ended", "status": code, "excess": excess, "peak_mb": self.peak_mb()}))
+
+    def _fork(self, request: dict[str, Any], pipe: serving.Pipe, log: int, tell: int) -> int:
+        """Fork the run; where it can have process ids of its own, by way of the first process of their namespace."""
+        held, parent = sandbox.data_bytes(), os.getpid()
+        first = namespaces.first_process() if self.refused is None else -1
+        request |= {"own_pids": first >= 0, "grouped": first == 0 and self.grouped()}
+        if first > 0:
+            return first
+        if first == 0:
+            sandbox.end_with_parent(signal.SIGKILL)
+            parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            os.close(tell)
+            request["grouped"] = request["grouped"] or self.grouped()
+            _begin(request, pipe, parent, log, held)
+        if first == 0:
+            namespaces.see_to_its_end(pid, tell)
+        return pid
+
+    def grouped(self) -> bool:
+        return self.group is not None and self.group.join()
 
     @staticmethod
     def peak_mb() -> float:
@@ -174,11 +217,11 @@ def _wait(pid: int, request: dict[str, Any], scratch: str) -> tuple[int, str | N
 def _excess(request: dict[str, Any], scratch: str, base: int) -> str | None:
     """The limit that the run and all that it started exceed together, in words; None within all of them."""
     pids = sandbox.descendants()
-    if len(pids) > request["process_limit"]:
+    if len(pids) - request["own_pids"] > request["process_limit"]:  # the first process is ours
         return f"more than {request['process_limit']} processes"
     memory = sum(max(0, sandbox.resident_bytes(pid) - base) for pid in pids)
     if memory > request["memory_limit_mb"] << 20:
-        return f"more than {request['memory_limit_mb']} MB of memory, shared memory and all its processes counted"
+        return _MEMORY.format(request["memory_limit_mb"])
     if sandbox.folder_bytes(scratch) > request["scratch_limit_mb"] << 20:
         return f"more than {request['scratch_limit_mb']} MB in its temporary folder"
     return None

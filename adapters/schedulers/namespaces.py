@@ -12,18 +12,23 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
-_NEWNS, _NEWUTS, _NEWIPC, _NEWUSER, _NEWNET = 0x20000, 0x4000000, 0x8000000, 0x10000000, 0x40000000
+_NEWNS, _NEWUTS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = (
+    0x20000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
+)  # fmt: skip
 _RDONLY, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 32, 4096, 16384, 1 << 18
-_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
-_BOUNDING_SET_DROP, _DETACH = 24, 2
+_PIVOT_ROOT, _CLONE = {"x86_64": 155, "aarch64": 41}, {"x86_64": 56, "aarch64": 220}
+_BOUNDING_SET_DROP, _DETACH, _NOSUID_NODEV = 24, 2, 2 | 4
 #: Mount flags that a new mount must keep, by their bits in statvfs: no-suid, no-dev, no-exec, no-atime and kin.
 _KEPT = 2 | 4 | 8 | 1024 | 2048 | 4096
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 _HOST_NAME = b"scheduler"
+#: Where a host's folder lies in the root that it makes: the same for all, since a name would be an input.
+INSIDE = "/run/scheduler"
 _libc: Any = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
@@ -70,6 +75,45 @@ def only_writable(folder: str, path: str) -> str | None:
     return None
 
 
+def first_process() -> int:
+    """Fork the first process of a PID namespace of its own: what `os.fork` returns, or -1 where that is refused.
+
+    What it forks gets the same numbers in every run, and ends with it.  For a process without threads: Python is told
+    nothing, so the first process does little more than to fork again.
+    """
+    number = _CLONE.get(os.uname().machine) if _libc is not None else None
+    if number is None:
+        return -1
+    # With the interpreter's lock held throughout.
+    return int(ctypes.PyDLL(None).syscall(number, _NEWPID | signal.SIGCHLD, None, None, None, None))
+
+
+def see_to_its_end(run: int, tell: int) -> NoReturn:
+    """The life of a first process: reap until `run` ends, write its wait status to `tell`, end what is left."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which a first process does not heed
+    for low, high in ((0, tell), (tell + 1, 1 << 16)):
+        os.closerange(low, high)
+    while True:
+        ended, status = os.waitpid(-1, 0)
+        if ended == run:
+            os.write(tell, status.to_bytes(4, "little"))
+            os._exit(0)
+
+
+def empty_folder(path: str, limit_mb: int) -> bool:
+    """Mount an empty file system on `path`, whose inodes are counted from its beginning.  False where refused."""
+    try:
+        _mount("none", path, _NOSUID_NODEV, "tmpfs", f"mode=700,size={limit_mb}m")
+    except _Failed:
+        return False
+    return True
+
+
+def drop_folder(path: str) -> None:
+    """Undo `empty_folder`; what it held is gone."""
+    _libc.umount2(os.fsencode(path), _DETACH)
+
+
 def private_memory() -> None:
     """System V memory, semaphores and queues that no other run sees."""
     _libc.unshare(_NEWIPC)
@@ -91,8 +135,8 @@ def _mount(source: str, target: str, flags: int, kind: str | None = None, data: 
     _must(_libc.mount(arguments[0], arguments[1], arguments[2], flags, arguments[3]), f"mount {target}")
 
 
-def _bind(path: str, root: str, read_only: bool = True, deep: bool = True) -> None:
-    target = root + path
+def _bind(path: str, root: str, read_only: bool = True, deep: bool = True, inside: str | None = None) -> None:
+    target = root + (inside or path)
     if os.path.isdir(path):
         os.makedirs(target, exist_ok=True)
     else:
@@ -121,7 +165,9 @@ def _links(path: str) -> Iterable[tuple[str, str]]:
 
 def build(root: str, readable: Sequence[str], folder: str, files: Sequence[str], hidden: Sequence[str],
           writable: str) -> str | None:  # fmt: skip
-    """Make `root` the root: grants read-only, the folder's files copied, one folder writable.  The reason if refused.
+    """Make `root` the root: grants read-only, the folder's files copied, one folder writable, as `INSIDE`.
+
+    Returns the reason if refused.
 
     A refusal leaves nothing mounted beneath `root`: whoever tidies up there would tidy the user's files.
     """
@@ -151,13 +197,15 @@ def _fill(root: str, readable: Sequence[str], folder: str, files: Sequence[str],
                 _cover(root + path)
         for path in _DEVICES:
             _bind(path, root, read_only=False)
-        _bind(writable, root, read_only=False, deep=False)
+        _bind(writable, root, read_only=False, deep=False, inside=INSIDE)
         for path in readable:
             for link, leads in _links(path):
                 if not os.path.lexists(root + link):
                     os.makedirs(os.path.dirname(root + link), exist_ok=True)
                     os.symlink(leads, root + link)
-        missing = [p for p in (sys.executable, *readable, *files) if os.path.exists(p) and not _there(root, p, hidden)]
+        wanted = (sys.executable, *readable, *(os.path.realpath(p) for p in files if not _inside(p, folder)))
+        missing = [p for p in wanted if os.path.exists(p) and not _there(root, p, hidden)]
+        missing += [p for p in files if _inside(p, folder) and not os.path.isfile(root + p)]
         if missing:
             return f"{missing[0]} is missing from the new root"
         old = os.path.join(root, ".old")

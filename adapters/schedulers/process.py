@@ -193,7 +193,7 @@ class ProcessSource:
             self._run.close()
         try:
             running = self._running()
-            running.open_run(self._request(seed_words, running.scratch))
+            running.open_run(self._request(seed_words))
             self._confined(message(running.receive(self.start_timeout_s + GRACE_S)))
             if self.target.command:
                 first = {"type": "start", "version": wire.VERSION, "seed_words": list(seed_words)}
@@ -354,10 +354,11 @@ class ProcessSource:
             view = {"readable": self._readable(), "folder": str(self.target.folder), "files": files, "hidden": hidden}
         return {"modules": self._preload, "planner": self.kind == "planner", "namespaces": view}
 
-    def _request(self, seed_words: tuple[int, ...], scratch: str) -> dict[str, object]:
+    def _request(self, seed_words: tuple[int, ...]) -> dict[str, object]:
         target = self.target
         file = str(target.file) if target.file else None
         attribute = self.offer.attribute if self.offer else target.attribute or "decide"
+        own = [str(f) for f in self._files]
         named = {"file": file, "module": target.module, "attribute": attribute, "arguments": dict(target.arguments)}
         return {
             "type": "start",
@@ -365,7 +366,7 @@ class ProcessSource:
             "kind": self.offer.kind if self.offer else "scheduler",
             "command": list(target.command) if target.command else None,
             "folder": str(target.folder),
-            "files": [str(f) for f in self._files],
+            "files": own,
             "import_path": str(target.import_path),
             "cwd": str(target.folder),
             "environment": self.environment,
@@ -378,10 +379,9 @@ class ProcessSource:
             "process_limit": _PROCESS_LIMIT,
             "without": sorted(WITHOUT),
             "clock_shift_s": self.clock_shift_s,
-            "readable": sorted({os.path.realpath(p) for p in (*self._readable(), *map(str, self._files))}),
+            # A link of its folder is a file of its own where the folder is a copy.
+            "readable": sorted({*self._readable(), *own, *(os.path.realpath(p) for p in (*self._readable(), *own))}),
             "listable": [*self._listable(), str(Path(protocol.__path__[0]).parent)],
-            "writable": [os.path.join(scratch, "tmp")],
-            "scratch": scratch,
             "hidden": [str(p) for p in self._hidden],
         }
 

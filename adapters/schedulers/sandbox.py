@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import shutil
 import signal
 import stat
 import struct
@@ -37,10 +38,15 @@ SYSTEM = (
 )  # fmt: skip
 
 
-def die_with_parent(parent: int, sign: int) -> None:
-    """Ask for a signal when the parent dies, and act at once if it is dead already."""
+def end_with_parent(sign: int) -> None:
+    """Ask for a signal when the parent dies."""
     if _LINUX:
         _libc.prctl(_SET_PDEATHSIG, int(sign), 0, 0, 0)
+
+
+def die_with_parent(parent: int, sign: int) -> None:
+    """Ask for a signal when the parent dies, and act at once if it is dead already."""
+    end_with_parent(sign)
     if os.getppid() != parent:
         os._exit(0)
 
@@ -164,12 +170,40 @@ def kill_descendants(leader: int = 0) -> None:
         return
 
 
+#: Limits that are the same for all, by RLIMIT name: files, processes, stack, locked memory, queues, signals and
+#: priorities.
+_CONSTANT_LIMITS = {
+    "NOFILE": 1024, "NPROC": 1 << 14, "STACK": 8 << 20, "MEMLOCK": 64 << 10, "MSGQUEUE": 0, "SIGPENDING": 1024,
+    "NICE": 0, "RTPRIO": 0,
+}  # fmt: skip
+
+
+def forget_the_shell() -> None:
+    """Nothing that whoever started the harness left in its process shows: signals ignored or blocked, the umask."""
+    os.umask(0o077)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}:
+        try:
+            signal.signal(number, signal.SIG_DFL)
+        except (OSError, ValueError):
+            continue
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 def limit(memory_bytes: int, file_bytes: int) -> list[str]:
     """Bound this process's private writable memory and the size of a file that it writes; the limits that hold.
 
     RLIMIT_DATA counts private writable memory; RLIMIT_AS would also count what runtimes only reserve.
+    Other limits come from the shell and would be an input: they are set to constants, where those are not above them.
     """
     held = []
+    for name, value in _CONSTANT_LIMITS.items():
+        try:
+            kind = getattr(resource, f"RLIMIT_{name}")
+            hard = resource.getrlimit(kind)[1]
+            value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(kind, (value, value))
+        except (AttributeError, ValueError, OSError):  # no such limit here
+            continue
     for name, value in (("DATA", memory_bytes), ("FSIZE", file_bytes), ("CORE", 0)):
         try:
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
@@ -255,13 +289,19 @@ def audit(
     scratch = tuple({os.path.realpath(p) for p in writable})
     secrets = tuple({os.path.realpath(p) for p in hidden})
     realpath, fspath, fsdecode = os.path.realpath, os.fspath, os.fsdecode
+    # A name beside a folder's descriptor is reported as if it stood alone: folders are removed by their paths.
+    shutil._use_fd_functions = False  # type: ignore[attr-defined]
     write_flags = os.O_WRONLY | os.O_RDWR
 
     def beneath(path: str, folders: tuple[str, ...]) -> bool:
         return any(path == f or path.startswith(f.rstrip("/") + "/") for f in folders)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open":
+        if event == "sqlite3.connect":  # opened past Python
+            name = fsdecode(fspath(arguments[0]))
+            if name not in ("", ":memory:"):
+                hook("open", (name.removeprefix("file:").partition("?")[0], "r", 0))
+        elif event == "open":
             if isinstance(arguments[0], int) or arguments[0] is None:
                 return
             path = realpath(fsdecode(fspath(arguments[0])))

@@ -23,6 +23,8 @@ from adapters.schedulers.clock import Clock
 PRINT_BYTES = 1 << 20
 DROPPED = b"\n[further output of this run dropped]\n"
 _TIMED_OUT = 70
+#: What a run holds when it starts is rounded up to a multiple of this: the limit on memory must not count runs.
+_HELD_BYTES = 64 << 20
 
 
 class _Capped(io.RawIOBase):
@@ -92,8 +94,9 @@ def run(request: dict[str, Any], pipe: Pipe, host: int, log: int, held_bytes: in
     for fd in range(3, max(pipe.incoming, pipe.outgoing, log) + 64):
         if fd not in (pipe.incoming, pipe.outgoing):
             os.closerange(fd, fd + 1)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sandbox.forget_the_shell()
     os.chdir(request["cwd"])
+    held_bytes = -(-held_bytes // _HELD_BYTES) * _HELD_BYTES
     limits = sandbox.limit(held_bytes + (request["memory_limit_mb"] << 20), request["file_limit_mb"] << 20)
     clock = None
     if request["command"] is None and "clock" not in request["without"]:
@@ -132,6 +135,8 @@ def _confine(request: dict[str, Any], clock: Clock | None, limits: list[str]) ->
         "seccomp": seccomp,
         "namespaces": refused is None,
         "namespaces_refused": refused,
+        "own_pids": request["own_pids"],
+        "memory": "control group" if request["grouped"] else "counts",
         "clock": "every clock" if clock and clock.complete and seccomp else "Python's clocks" if clock else "real",
         "limits": limits,
     }

@@ -114,8 +114,14 @@ def _files_beneath(folder: Path, hidden: Sequence[Path]) -> Iterator[Path]:
             visited += 1
             if visited > _MOST_VISITED:
                 return
-            if name[0] != "." and path.suffix not in _NO_DATA and path not in hidden and path.is_file():
+            if name[0] != "." and path.suffix not in _NO_DATA and path.is_file() and not _leads_to(path, hidden):
                 yield path
+
+
+def _leads_to(path: Path, hidden: Sequence[Path]) -> bool:
+    """Whether a file is one of the hidden, or lies in one of them, through links too."""
+    real = Path(os.path.realpath(path))
+    return any(real.is_relative_to(secret) for secret in hidden)
 
 
 def digest(target: Target, files: Iterable[Path], environment: Mapping[str, str]) -> str:

@@ -66,4 +66,5 @@ def _kind(parameter: Any) -> str:
     annotation = parameter.type_descriptor.annotation
     inner = getattr(annotation, "__args__", ())
     name = getattr(inner[0] if inner else annotation, "__name__", str(annotation)).lower()
-    return {"str": "text", "int": "number", "float": "number"}.get(name, name) + (", repeatable" if parameter.multiple else "")
+    shown = {"str": "text", "int": "number", "float": "number"}.get(name, name)
+    return f"{shown}, repeatable" if parameter.multiple else shown

@@ -30,6 +30,9 @@ from protocol.scheduler import CLOCK_SHIFT_S, SchedulerSource
 from protocol.workload.slo import Slo
 from protocol.workload.trace import NS_PER_S, RequestTrace, Workload
 
+#: Share of seeds whose runs are in two processes.
+ELSEWHERE = 0.25
+
 
 def draw_more(plan: Plan, setting: Setting, seed: int, policy: Placements | None, batch: int) -> Placements | None:
     """One more round of matched draws of a seed; None for a schedule outside the corridor."""
@@ -306,7 +309,9 @@ def _runs(
     first, last = ("policy", "again") if rng.random() < 0.5 else ("again", "policy")
     others = [last, *range(plan.probes if contender.kind == "scheduler" else 0)]
     whole = {first: _whole(plan, setting, seed, workload, sidecar, first)}
-    if seed == 0:  # once a regime the rest in a new process, where the system puts everything elsewhere
+    # In seeds that the root draws, the first of a regime among them, the rest in a new process, where the system puts
+    # everything elsewhere: what is the same in all runs of one process would pass for a constant.
+    if seed == 0 or rng.random() < ELSEWHERE:
         getattr(contender, "restart", contender.close)()  # closing would show the log to the runs that follow
     altered: dict[int, tuple[int, Rollout]] = {}
     for index in rng.permutation(len(others)):

@@ -6,16 +6,18 @@ an honest rule: it must decide exactly what that rule decides without the trick.
 
 from __future__ import annotations
 
-import os
+import contextlib
 import sys
 import textwrap
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
-from judging import INNOCENT, Judge, Judged, same_placements
+from judging import Judge, Judged, confined, same_placements
 
 from adapters.schedulers.confinement import WITHOUT
+from protocol.campaign import arms
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Landlock and seccomp")
 
@@ -181,7 +183,17 @@ LOUD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LOUD)
+#: Of the loud ones, those beside the look outside that may come out otherwise where a part of the sandbox is missing:
+#: what signals, limits and open descriptors do.
+TOUCHING = {
+    "SIGKILL to itself", "hang deaf to signals", "hang with the timer off", "stops itself", "memory without end",
+    "memory past Python", "a file without end", "closes all descriptors", "garbage on all descriptors",
+    "forged end of the run",
+}  # fmt: skip
+LOOKING = set(list(LOUD)[: list(LOUD).index("the harness's own memory") + 1])
+
+
+@pytest.mark.parametrize("name", confined(LOUD, LOOKING | TOUCHING))
 def test_loud_cheats_are_refused_with_their_reason(judge: Judge, name: str) -> None:
     code, words = LOUD[name]
     limit_s = 0.3 if "no answer within" in words else 10.0
@@ -206,7 +218,6 @@ ENTROPY = {
     "address of a builtin": cheat("return hash((id(len), round(obs.time_s))) % 5 == 0"),
     "order of a set": cheat(
         "first = hash(next(iter({object() for _ in range(9)})))\nreturn hash((first, round(obs.time_s))) % 5 == 0"),
-    "its process id": cheat("import os\nreturn hash((os.getpid(), round(obs.time_s))) % 5 == 0"),
     "a thread that races": cheat(
         """
         import threading, time
@@ -230,6 +241,51 @@ def test_entropy_of_its_own_fails_determinism(judge: Judge, name: str) -> None:
     assert "a second run differs" in judged.reason and "clock or unseeded entropy" in judged.reason
 
 
+@pytest.mark.confined
+def test_its_process_id_is_a_constant_or_fails_determinism(judge: Judge) -> None:
+    code = cheat("import os\nreturn hash((os.getpid(), round(obs.time_s))) % 5 == 0")
+    judged = judge(code)
+    if judged.unsound:
+        return
+    if judged.certificate["contender"]["confinement"]["own_pids"]:
+        assert not judged.refused and same_placements(judged, judge(code))
+    else:
+        assert judged.check("determinism")["status"] == "failed"
+
+
+#: What is the same in all runs of one process and differs between two of them: seeds whose runs are in two show it.
+OF_ITS_HOST = {
+    "address of a builtin": "id(len)",
+    "a number drawn when something was imported": "id(os.environ)",
+}
+
+
+@pytest.mark.parametrize("name", OF_ITS_HOST)
+def test_what_one_process_keeps_is_seen_in_later_seeds_too(
+    judge: Judge, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Innocent in the first seed, whose runs are always in two processes; here those of the second are, too."""
+    monkeypatch.setattr(arms, "ELSEWHERE", 1.0)
+    code = f"""
+        import os
+        class Cheat:
+            def decide(self, obs):
+                first = obs.arrivals_per_s[:9].tolist() == {first_arrivals(judge)}
+                return obs.in_flight < (4 if first else 2 + hash({OF_ITS_HOST[name]}) // 4096 % 97 / 10)
+        """
+    judged = judge(code, seeds=2)
+    if judged.unsound:
+        return
+    assert judged.refused and "seed 1: a second run differs" in judged.check("determinism")["reason"], judged.reason
+
+
+def first_arrivals(judge: Judge) -> list[float]:
+    """Requests a second at the beginning of the first seed, by which a scheduler knows it."""
+    settings, _ = judge.settings(1)
+    arrival_s = settings[0].worlds.workload(0).trace.arrival_ns // 10**9
+    return [float(n) for n in np.bincount(arrival_s, minlength=9)[:9]]
+
+
 #: Name: code.  Clocks show the time of the replay, and the second run sees them ahead.
 CLOCKS = {
     "the clock": cheat("import time\nreturn time.time_ns() // 1000 % 7 == 0"),
@@ -239,6 +295,7 @@ CLOCKS = {
 }  # fmt: skip
 
 
+@pytest.mark.confined
 @pytest.mark.parametrize("name", CLOCKS)
 def test_what_a_clock_says_must_not_matter(judge: Judge, name: str) -> None:
     judged = judge(CLOCKS[name])
@@ -340,7 +397,12 @@ HARMLESS = {
 }
 
 
-@pytest.mark.parametrize("name", HARMLESS)
+@pytest.mark.parametrize(
+    "name",
+    confined(
+        HARMLESS, {"patches the harness", "leaves children behind", "closes what is not its own", "prints without end"}
+    ),
+)
 def test_tricks_that_change_nothing(judge: Judge, innocent: Judged, name: str) -> None:
     judged = judge(HARMLESS[name])
     if judged.unsound:
@@ -352,88 +414,18 @@ def test_tricks_that_change_nothing(judge: Judge, innocent: Judged, name: str) -
         assert "further output of this run dropped" in judged.log
 
 
-def test_it_cannot_merge_less_than_the_corridor_or_more(judge: Judge) -> None:
-    """Never merging is forced at H_max, always merging held at H_min: there is no budget to gain."""
-    never, always = judge("def decide(obs): return False\n"), judge("def decide(obs): return True\n")
-    for judged in (never, always):
-        assert not judged.refused and judged.check("corridor")["status"] == "passed"
-        assert judged.check("budget")["status"] == "passed"
-    fewest = [len(g) for g in never.gaps]
-    assert [e.forced for e in never.found] == fewest and "of them forced by H_max" in never.check("corridor")["reason"]
-    assert all(len(a) > n for a, n in zip(always.gaps, fewest, strict=True))
-    assert {g for gaps in always.gaps for g in gaps} == {16} and {g for gaps in never.gaps for g in gaps} == {64}
-
-
-PLANNERS = {
-    "merges less": ("schedule.start_ns[:1], corridor.merge_ns", "H_max forces a merge"),
-    "merges too often": ("np.arange(1, 9) * 9 * 10**9, corridor.merge_ns", "expected a multiple of 8 steps"),
-    "merges too soon": ("np.array([corridor.grid_ns]), corridor.merge_ns", "H_min is 128"),
-    "merges for half the time": ("schedule.start_ns, corridor.merge_ns // 2", "occupies island 0 for 4 s"),
-    "merges past the end": (
-        "np.append(schedule.start_ns, schedule.start_ns[-1] + corridor.merge_ns + 64 * corridor.grid_ns), "
-        "corridor.merge_ns", "past the horizon"),
-    "merges between decisions": ("schedule.start_ns + 1, corridor.merge_ns", "expected a multiple of 8 steps"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", PLANNERS)
-def test_planners_that_leave_the_corridor(judge: Judge, name: str) -> None:
-    built, words = PLANNERS[name]
-    code = f"""
-        import numpy as np
-        from protocol.merging.schedule import Schedule
-        class Plan:
-            def __init__(self, rng): self.rng = rng
-            def plan(self, trace, corridor, budget):
-                gaps = corridor.sample(budget, 1, self.rng)[0]
-                schedule = Schedule.all_islands(corridor.start_ns(gaps), corridor.merge_ns)
-                return Schedule.all_islands({built})
-        """
-    judged = judge(code)
-    assert judged.refused and words in judged.reason, judged.reason
-    if judged.refusal is None:
-        assert judged.check("corridor")["status"] == "failed"
-
-
-# --- the world itself -----------------------------------------------------------------------------------------------
-
-REBUILDS = """
-import numpy as np
-from adapters.traces.worlds import GeneratedWorlds
-from protocol.regimes.regime import Regime
-REGIME = Regime.load("small.toml")
-class Cheat:
-    def __init__(self):
-        worlds = GeneratedWorlds(REGIME, 20260601)
-        self.seconds = [np.bincount(worlds.workload(s).trace.arrival_ns // 10**9, minlength=200) for s in range(3)]
-    def decide(self, obs):
-        now = len(obs.arrivals_per_s)
-        for seconds in self.seconds:
-            if (seconds[:now] == obs.arrivals_per_s).all():
-                return bool(seconds[now : now + 8].sum() < 30)
-        return obs.in_flight < 4
-"""
-
-
-def test_a_root_that_nobody_knew_before_leaves_nothing_to_rebuild(judge: Judge) -> None:
-    """Known limit: a public regime under a public root can be rebuilt, and no gate can tell; --fresh-seed ends it."""
-    known, innocent = judge(REBUILDS), judge(INNOCENT)
-    assert not known.refused and not same_placements(known, innocent)  # it does know the future; nothing shows it
-    root = 8_412_775_203_991
-    fresh, innocent = judge(REBUILDS, root_seed=root), judge(INNOCENT, root_seed=root)
-    assert not fresh.refused and same_placements(fresh, innocent)
-
-
-def test_nothing_that_was_started_outlives_the_campaign(judge: Judge, tmp_path: Path) -> None:
-    """Three children in sessions of their own write their ids; all are gone when the campaign is."""
+@pytest.mark.confined
+def test_nothing_that_was_started_outlives_the_campaign(judge: Judge) -> None:
+    """Three children a run in sessions of their own take a name; all are gone when the campaign is."""
     judged = judge(
         """
-        import ctypes, os
+        import ctypes
         libc = ctypes.CDLL(None)
         for k in range(3):
             pid = libc.fork()
             if pid == 0:
                 libc.setsid()
+                libc.prctl(15, b"zoo-outlives")
                 while True: libc.sleep(1000)
             print("child", pid, flush=True)
         def decide(obs):
@@ -442,9 +434,17 @@ def test_nothing_that_was_started_outlives_the_campaign(judge: Judge, tmp_path: 
     )
     assert not judged.refused
     judge.close()
-    children = {int(line.split()[1]) for line in judged.log.splitlines() if line.startswith("child")}
-    assert len(children) >= 9
+    assert judged.log.count("child") >= 9
     deadline = time.monotonic() + 2
-    while any(os.path.exists(f"/proc/{pid}") for pid in children) and time.monotonic() < deadline:
+    while named("zoo-outlives") and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in children)
+    assert not named("zoo-outlives")
+
+
+def named(name: str) -> list[str]:
+    """Process ids of this name."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            found += [path.parent.name] if path.read_text().strip() == name else []
+    return found

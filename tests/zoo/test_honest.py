@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from judging import Judge
+from judging import Judge, confined
 
 HONEST = {
     "stateful EWMA": """
@@ -114,6 +114,36 @@ HONEST = {
                 self.file.seek(0)
                 return int(self.file.read().split()[-1]) < 4
         """,
+    "threads that wait for a while": """
+        import queue, threading
+        class Waiting:
+            def __init__(self):
+                self.asked, self.said = queue.Queue(), queue.Queue()
+                threading.Thread(target=self.work, daemon=True).start()
+            def work(self):
+                while True:
+                    try:
+                        in_flight = self.asked.get(timeout=0.01)
+                    except queue.Empty:
+                        continue
+                    threading.Event().wait(0.001)
+                    self.said.put(sum(1 for _ in range(2000)) + in_flight - 2000)
+            def decide(self, obs):
+                self.asked.put(obs.in_flight)
+                return self.said.get() < 4
+        """,
+    "files and folders that it makes and clears away": """
+        import glob, os, tempfile
+        def decide(obs):
+            with tempfile.TemporaryDirectory() as folder:
+                for name in "ab":
+                    os.makedirs(os.path.join(folder, name))
+                    with open(os.path.join(folder, name, "x"), "w") as file: file.write("x" * obs.in_flight)
+                assert sorted(os.listdir(folder)) == ["a", "b"] and len(glob.glob(folder + "/**/x")) == 2
+                sizes = [e.stat().st_size for e in os.scandir(os.path.join(folder, "a")) if e.is_file()]
+            assert not os.path.exists(folder)
+            return sizes[0] < 4
+        """,
     "a thread that computes": """
         from concurrent.futures import ThreadPoolExecutor
         class Threaded:
@@ -125,7 +155,14 @@ HONEST = {
 }
 
 
-@pytest.mark.parametrize("name", HONEST)
+#: Those that use what the sandbox changes: files, threads, generators, output, compiled code.
+USING = {
+    "uses its generator", "uses NumPy", "prints", "its own seeded generators", "writes to its temporary folder",
+    "threads that wait for a while", "files and folders that it makes and clears away", "a thread that computes",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", confined(HONEST, USING))
 def test_honest_schedulers_are_not_refused(judge: Judge, name: str) -> None:
     judged = judge(HONEST[name], "honest.py")
     assert not judged.refused, judged.reason
@@ -139,6 +176,7 @@ def test_honest_schedulers_are_not_refused(judge: Judge, name: str) -> None:
         assert "deciding at 9.408" in judged.log and "to stderr, too: é" in judged.log
 
 
+@pytest.mark.confined
 def test_slow_decisions_are_waited_for(judge: Judge) -> None:
     """5 ms a decision, with the time itself never looked at."""
     judged = judge("import time\ndef decide(obs):\n    time.sleep(0.005)\n    return obs.in_flight < 4\n")

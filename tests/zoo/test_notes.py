@@ -144,6 +144,7 @@ class Cheat:
 )
 
 
+@pytest.mark.confined
 def test_nothing_is_remembered_from_run_to_run(judge: Judge, innocent: Judged) -> None:
     """In two campaigns, one after the other: the second could otherwise know what the first one saw."""
     for _ in range(2):

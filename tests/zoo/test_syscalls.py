@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import platform
 import struct
 import subprocess
 import sys
 import textwrap
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -17,13 +20,13 @@ known_machine = pytest.mark.skipif(
 )
 
 
-def confined(code: str, signals: bool = False) -> str:
+def confined(code: str, signals: bool = False, clocks: bool = False) -> str:
     """What a process prints that has given up these calls first."""
     before = f"""
         import ctypes, os, resource, signal, socket, sys
         from adapters.schedulers import syscalls
         libc = ctypes.CDLL(None, use_errno=True)
-        assert syscalls.forbid(signals={signals})
+        assert syscalls.forbid(signals={signals}, clocks={clocks})
         def error(what):
             try:
                 result = what()
@@ -53,10 +56,16 @@ def confined(code: str, signals: bool = False) -> str:
         "libc.shmget(5150, 8, 0o1666)",
         "libc.ptrace(16, os.getppid(), 0, 0)",
         "libc.unshare(0)",
+        "__import__('fcntl').fcntl(0, 1024, 0)",
         "os.statvfs('/')",
         "os.preadv(os.open(sys.executable, 0), [bytearray(9)], 0, os.RWF_NOWAIT)",
         "libc.mincore(None, 0, None)",
         "libc.syscall(425, 1, None)",
+        "os.getpriority(0, 0)",
+        "os.pidfd_open(os.getpid())",
+        "libc.inotify_init()",
+        "socket.socketpair()[0].setsockopt(socket.SOL_SOCKET, 35, 1)",
+        "socket.socketpair()[0].getsockopt(socket.SOL_SOCKET, 57, 8)",
     ],
 )
 def test_what_it_refuses(call: str) -> None:
@@ -90,6 +99,39 @@ def test_what_it_leaves() -> None:
 
 
 @known_machine
+def test_a_lock_succeeds_and_locks_nothing(tmp_path: Path) -> None:
+    """What one process locks another one would see: it may lock, and is told nothing."""
+    path = tmp_path / "locked"
+    path.touch()
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        code = f"""
+            import fcntl
+            file = open({str(path)!r}, "a")
+            how = fcntl.LOCK_EX | fcntl.LOCK_NB
+            print(error(lambda: fcntl.flock(file, how)), error(lambda: fcntl.lockf(file, how)))
+            """
+        assert confined(code) == "0 0"
+
+
+@known_machine
+def test_waits_until_a_time_tell_nothing(tmp_path: Path) -> None:
+    """Whether a moment is past on the kernel's own clock: the answer is the same for the past and the future."""
+    code = """
+        import struct, threading
+        lock = threading.Lock()
+        lock.acquire()
+        for when in (1, 10**9):
+            moment = struct.pack("qqqq", 0, 0, when, 0)
+            print(lock.acquire(timeout=when), libc.clock_nanosleep(0, 1, moment[16:], None),
+                  libc.timerfd_settime(libc.timerfd_create(0, 0), 1, moment, None))
+        print(libc.clock_nanosleep(0, 0, struct.pack("qq", 0, 1), None), lock.acquire(timeout=0))
+        """
+    assert confined(code, clocks=True).splitlines() == ["False 1 -1", "False 1 -1", "0 False"]
+
+
+@known_machine
 def test_signals_where_landlock_does_not_scope_them() -> None:
     code = """
         got = []
@@ -100,20 +142,23 @@ def test_signals_where_landlock_does_not_scope_them() -> None:
     assert confined(code, signals=True) == "2 1 1 1 1"
 
 
-#: What the filter refuses on each machine whatever the arguments, as first shipped; ioctl and fcntl by their argument.
+#: What the filter refuses on each machine whatever the arguments; ioctl, fcntl and getsockopt by their argument.
 REFUSED = {
-    "x86_64": """27 29-31 41 64-66 68-71 90-94 101 103 132 137 138 141 142 144 155 159 161 163-171 175 176 179 188-190
-        197-199 220 227 235 240 241 246 248-251 260 261 268 272 280 298 305 308 310-314 321 323 327 328 425 428-430
-        438 442 451 452 463 466 469""",
-    "aarch64": """5-7 14-16 30 39-41 43 44 51-55 60 88 89 97 104-106 112 116-119 140 142 161 162 170 171 180 181
-        186-196 198 217-219 224 225 232 241 266 268 270-274 280 282 286 287 425 428-430 438 442 451 452 463 466 469""",
+    "x86_64": """27 29-31 41 54 64-66 68-71 90-94 101 103 132 137 138 140-142 144 155 159 161 163-171 175 176 179 188
+        189 190 197-199 220 227 235 240 241 246 248-253 260 261 268 272 280 294 298 300 303-305 308 310-315
+        321 323 327 328 425 428-430 434 438 442 451 452 457 458 463 466 469""",
+    "aarch64": """5-7 14-16 26 30 31 39-41 43 44 51-55 60 88 89 97 104-106 112 116-119 140-142 161 162 170 171 180 181
+        186-196 198 208 217-219 224 225 232 241 262 264-266 268 270-275 280 282 286 287 425 428-430 434 438
+        442 451 452 457 458 463 466 469""",
 }
-ALLOW, EPERM, ENOTTY = 0x7FFF0000, 0x50001, 0x50019
+ALLOW, DONE, EPERM, ENOTTY, ENOSYS, ETIMEDOUT = 0x7FFF0000, 0x50000, 0x50001, 0x50019, 0x50026, 0x5006E
 
 
-def answer(program: bytes, architecture: int, number: int, first: int = 0, second: int = 0) -> int:
+def answer(
+    program: bytes, architecture: int, number: int, first: int = 0, second: int = 0, third: int = 0, fourth: int = 0
+) -> int:
     """What the filter returns for a call, by interpreting its instructions as the kernel does."""
-    data = struct.pack("<IIQQQ", number, architecture, 0, first, second)
+    data = struct.pack("<IIQQQQQ", number, architecture, 0, first, second, third, fourth)
     at, word = 0, 0
     while True:
         code, yes, no, operand = struct.unpack_from("<HBBI", program, 8 * at)
@@ -122,29 +167,50 @@ def answer(program: bytes, architecture: int, number: int, first: int = 0, secon
             word = struct.unpack_from("<I", data, operand)[0]
         elif code == 0x06:
             return operand
+        elif code == 0x54:
+            word &= operand
         else:
-            at += yes if (word == operand if code == 0x15 else word >= operand) else no
+            at += yes if {0x15: word == operand, 0x35: word >= operand, 0x45: bool(word & operand)}[code] else no
 
 
-@pytest.mark.parametrize(
-    ("machine", "architecture", "own_only", "signals", "ioctl", "fcntl"),
-    [
-        ("x86_64", 0xC000003E, {203, 302}, {62, 129, 200, 234, 297, 424}, 16, 72),
-        ("aarch64", 0xC00000B7, {122, 261}, {129, 130, 131, 138, 240, 424}, 29, 25),
-    ],
+@dataclass(frozen=True)
+class Numbers:
+    """System calls of a machine, by what is asked of their arguments."""
+
+    architecture: int
+    own_only: set[int]
+    signals: set[int]
+    absent: set[int]
+    until: set[int]
+    ioctl: int
+    fcntl: int
+    getsockopt: int
+    flock: int
+    futex: int
+
+
+X86_64 = Numbers(
+    0xC000003E, {203, 302}, {62, 129, 200, 234, 297, 424}, {332, 449, 455}, {223, 230, 286}, 16, 72, 55, 73, 202
 )
-def test_every_number(
-    machine: str, architecture: int, own_only: set[int], signals: set[int], ioctl: int, fcntl: int
-) -> None:
+AARCH64 = Numbers(
+    0xC00000B7, {122, 261}, {129, 130, 131, 138, 240, 424}, {291, 449, 455}, {86, 110, 115}, 29, 25, 209, 32, 98
+)
+
+
+@pytest.mark.parametrize(("machine", "calls"), [("x86_64", X86_64), ("aarch64", AARCH64)])
+def test_every_number(machine: str, calls: Numbers) -> None:
+    architecture, own_only, signals, ioctl = calls.architecture, calls.own_only, calls.signals, calls.ioctl
+    fcntl = calls.fcntl
     ranges = [part.split("-") for part in REFUSED[machine].split()]
     refused = {n for low, *high in ranges for n in range(int(low), int((high or [low])[0]) + 1)}
     plain, scoped = (syscalls._program(machine, pid) for pid in (None, 77))
+    otherwise = dict.fromkeys(calls.absent, ENOSYS) | {ioctl: ENOTTY, calls.flock: DONE, calls.getsockopt: EPERM}
     for number in range(600):
-        got = answer(plain, architecture, number, 1, 1), answer(scoped, architecture, number, 1, 1)
+        got = answer(plain, architecture, number, 1, 1, 1), answer(scoped, architecture, number, 1, 1, 1)
         if number in refused | own_only:
             assert got == (EPERM, EPERM), number
-        elif number == ioctl:
-            assert got == (ENOTTY, ENOTTY)
+        elif number in otherwise:
+            assert got == (otherwise[number],) * 2, number
         else:
             assert got == (ALLOW, EPERM if number in signals else ALLOW), number
     assert {answer(plain, architecture, n) for n in own_only} == {ALLOW}
@@ -153,6 +219,18 @@ def test_every_number(
         answer(plain, architecture, ioctl, 0, 0x5413) == ALLOW
         and answer(plain, architecture, ioctl, 0, 0x6602) == ENOTTY
     )
-    assert answer(plain, architecture, fcntl, 0, 1036) == EPERM and answer(plain, architecture, fcntl, 0, 3) == ALLOW
+    commands = {3: ALLOW, 1036: EPERM, 1024: EPERM, 6: DONE, 37: DONE, 36: EPERM}
+    assert {c: answer(plain, architecture, fcntl, 0, c) for c in commands} == commands
+    options = {4: ALLOW, 35: EPERM, 57: EPERM}
+    assert {o: answer(plain, architecture, calls.getsockopt, 3, 1, o) for o in options} == options
+    timed = syscalls._program(machine, None, clocks=True)
+    assert {answer(timed, architecture, n, 0, 1) for n in calls.until} == {EPERM}
+    assert {answer(timed, architecture, n, 0, 2) for n in calls.until} == {ALLOW}
+    for operation, pointer, expected in (
+        (9, 0, ALLOW), (9 | 128, 77, ETIMEDOUT), (9 | 256, 1 << 32, ETIMEDOUT), (6, 77, ETIMEDOUT), (11, 77, ETIMEDOUT),
+        (13, 77, ETIMEDOUT), (0, 77, ALLOW), (1, 77, ALLOW), (13, 0, ALLOW),
+    ):  # fmt: skip
+        assert answer(timed, architecture, calls.futex, 77, operation, 1, pointer) == expected, operation
+        assert answer(plain, architecture, calls.futex, 77, operation, 1, pointer) == ALLOW
     assert answer(plain, 0x40000003, 4) == EPERM  # a 32-bit call
     assert (answer(plain, architecture, 0x40000001) == EPERM) == (machine == "x86_64")  # an x32 call

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import shutil
+import signal
+import sqlite3
 import sys
 import textwrap
 import time
@@ -81,7 +85,56 @@ INPUTS = {
     "age of the log": "int(os.fstat(1).st_mtime)",
     "the environment": "len(os.environ.get('USER', '') + os.environ.get('ZOO', '') + os.environ.get('PWD', ''))",
     "the user": "len(os.environ.get('HOME', '')) + len(os.environ.get('LOGNAME', ''))",
+    "age of a file that it wrote": "int(next(os.scandir(written())).stat().st_mtime)",
+    "a stamp on a message": "stamped()",
+    "how long a wait takes": "waited()",
+    "a timer of the kernel": "until(lambda when: libc.timerfd_settime(libc.timerfd_create(0, 0), 1, when, None))",
+    "a sleep until a date": "until(lambda when: libc.clock_nanosleep(0, 1, when[-16:], None))",
+    "how long a file was made": "made(written())",
 }
+#: What the expressions above call.
+HELPERS = """
+import ctypes, os, socket, struct, tempfile, threading, time
+libc = ctypes.CDLL(None)
+def written():
+    with open(os.path.join(tempfile.gettempdir(), "written"), "w"): return tempfile.gettempdir()
+def stamped():
+    a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try: b.setsockopt(socket.SOL_SOCKET, 35, 1)
+    except PermissionError: return -1
+    a.send(b"x")
+    return struct.unpack("q", b.recvmsg(9, 99)[1][0][2][:8])[0]
+def waited():
+    # Whether the kernel's clock, which counts from boot, is past so many seconds: bit by bit, without waiting for it.
+    lock, past = threading.Lock(), 0
+    lock.acquire()
+    for bit in range(24, -1, -1):
+        done = []
+        ask = threading.Thread(target=lambda: done.append(lock.acquire(timeout=past + 2**bit)), daemon=True)
+        ask.start()
+        for _ in range(5):
+            time.sleep(0.001)
+        past += 2**bit if done else 0
+    return past
+def until(ask):
+    return ask(struct.pack("qqqq", 0, 0, 1_600_000_000, 0))
+def made(folder):
+    buffer = ctypes.create_string_buffer(256)
+    libc.statx(-100, os.fsencode(folder), 0, 0xfff, buffer)
+    return struct.unpack_from("q", buffer, 0x50)[0]
+"""
+
+
+def answering(expressions: dict[str, str]) -> str:
+    """A scheduler that gives as its reasons what these expressions say, one a decision and each once a run."""
+    listed = ", ".join(f"{name!r}: lambda: {text}" for name, text in expressions.items())
+    return f"""
+from protocol.scheduler import Decision
+ALL = iter({{{listed}}}.items())
+def decide(obs):
+    name, ask = next(ALL, ("nothing", lambda: 0))
+    return Decision(True, reason=f"{{name}}: {{ask()}}")
+"""
 
 
 def test_what_differs_elsewhere_is_the_same_for_it(
@@ -89,15 +142,7 @@ def test_what_differs_elsewhere_is_the_same_for_it(
 ) -> None:
     if "seccomp" in lacking:
         pytest.skip("without it the kernel answers for its clock; the report says so")
-    listed = ", ".join(f"{name!r}: lambda: {text}" for name, text in INPUTS.items())
-    code = f"""
-        import ctypes, os
-        from protocol.scheduler import Decision
-        libc = ctypes.CDLL(None)
-        ALL = {{{listed}}}
-        def decide(obs):
-            return Decision(True, reason=repr({{name: ask() for name, ask in ALL.items()}}))
-        """
+    code = HELPERS + answering(INPUTS)
     said = []
     for k in range(2):
         monkeypatch.setenv("ZOO", "x" * k)
@@ -109,6 +154,79 @@ def test_what_differs_elsewhere_is_the_same_for_it(
     assert said[0] == said[1]
 
 
+#: What the shell leaves in a process, and numbers that go up with what the machine does: an expression each.
+STARTED = {
+    "umask": "os.umask(0o22)",
+    "signals": "[signal.getsignal(n) for n in (signal.SIGHUP, signal.SIGUSR1, signal.SIGTERM)]",
+    "blocked signals": "signal.pthread_sigmask(signal.SIG_BLOCK, [])",
+    "limits": "[resource.getrlimit(k) for k in (3, 6, 7, 8, 11, 12, 13, 14)]",
+    "limit on memory": "resource.getrlimit(resource.RLIMIT_DATA)",
+    "priority": "quietly(lambda: os.getpriority(0, 0))",
+    "terminal": "quietly(os.getlogin)",
+    "inode of a pipe": "os.fstat(os.pipe()[0]).st_ino",
+    "inode of memory": "os.fstat(os.memfd_create('x')).st_ino",
+    "inode of its file": "os.stat(__file__)[:3]",
+    "inode of a process": "quietly(lambda: os.fstat(os.pidfd_open(os.getpid())).st_ino)",
+    "inode of a temporary file": "[e.inode() for e in os.scandir(written())]",
+    "cookie of a socket": "quietly(lambda: socket.socketpair()[0].getsockopt(socket.SOL_SOCKET, 57, 8))",
+}
+NUMBERS = {
+    "its process id": "os.getpid()",
+    "its parent's process id": "os.getppid()",
+    "its session": "(os.getsid(0), os.getpgrp())",
+    "its thread's id": "threading.get_native_id()",
+    "its child's process id": "libc.fork() or os._exit(0)",
+    "its temporary folder": "tempfile.gettempdir()",
+    "inode of a temporary file, past Python": "inode(written())",
+}
+QUIETLY = """
+import resource, signal
+def quietly(ask):
+    try: return ask()
+    except OSError as error: return error.errno
+def inode(path):
+    buffer = ctypes.create_string_buffer(256)
+    libc.stat(os.fsencode(path), buffer)
+    return struct.unpack_from("Q", buffer, 8)[0]
+"""
+
+
+def test_how_it_was_started_and_what_ran_before_is_the_same_for_it(folder: Path, lacking: set[str]) -> None:
+    """In two runs of one process, and in one of a harness that was started with other limits, masks and signals."""
+    if "seccomp" in lacking:
+        pytest.skip("without it priorities and cookies can be asked for; G0 is undecidable")
+    code = HELPERS + QUIETLY + answering(STARTED | NUMBERS)
+    said = []
+    with opened(folder, code) as source:
+        for _ in range(2):
+            said.append([d.reason for d in decided(source)])
+        with started_otherwise():
+            source.restart()
+            said.append([d.reason for d in decided(source)])
+        says = source.confinement
+    assert says is not None and says.own_pids == says.namespaces
+    told = len(STARTED) + (len(NUMBERS) if says.own_pids else 0)
+    assert said[0][:told] == said[1][:told] == said[2][:told]
+    assert len(said[0]) > len(STARTED) + len(NUMBERS)  # all were asked
+
+
+@contextlib.contextmanager
+def started_otherwise() -> Iterator[None]:
+    """This process with an umask, signals and limits as some shells set them."""
+    umask, hup = os.umask(0o27), signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 2000), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGHUP, hup)
+        os.umask(umask)
+
+
+@pytest.mark.confined
 def test_declared_variables_are_given_and_part_of_the_digest(folder: Path) -> None:
     code = """
         import os
@@ -128,6 +246,7 @@ def test_declared_variables_are_given_and_part_of_the_digest(folder: Path) -> No
             opened(folder, code, environment={name: "1"})
 
 
+@pytest.mark.confined
 def test_a_variable_that_has_programs_load_code_reaches_only_what_is_confined(folder: Path) -> None:
     """LD_PRELOAD in the host would run code of the user's before anything is confined."""
     mark = folder.parent / "ran"
@@ -141,6 +260,7 @@ def test_a_variable_that_has_programs_load_code_reaches_only_what_is_confined(fo
     assert b"evil" not in seen and b"PYTHONPATH" not in seen and not mark.exists()
 
 
+@pytest.mark.confined
 def test_a_file_that_is_read_later_and_not_digested_fails(folder: Path, tmp_path: Path, judge: Judge) -> None:
     """A module beside the interpreter's own, imported in some run only: `validate` names it, and G0 fails."""
     late = tmp_path / "path" / "late_table.py"
@@ -160,6 +280,50 @@ def test_a_file_that_is_read_later_and_not_digested_fails(folder: Path, tmp_path
         judged = judge(code)
     assert judged.refused and judged.check("inputs")["status"] == "failed"
     assert "late_table.py" in judged.reason and "the digest does not cover" in judged.reason
+
+
+def test_a_database_is_a_file_that_it_reads(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite opens files past Python: from a folder that no digest covers it is named; elsewhere it is refused."""
+    late, far = tmp_path / "path" / "late.db", tmp_path / "far.db"
+    late.parent.mkdir()
+    for path in (late, far):
+        with contextlib.closing(sqlite3.connect(path)) as made:
+            made.execute("create table t (x)")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(late.parent), os.environ.get("PYTHONPATH", "")]))
+    code = f"""
+        import sqlite3
+        def decide(obs):
+            sqlite3.connect(":memory:").execute("create table t (x)")
+            if obs.time_s > 30:
+                sqlite3.connect("file:{late}?mode=ro", uri=True).execute("select * from t").fetchall()
+            return obs.in_flight < 4
+        """
+    with opened(folder, code) as source:
+        decided(source)
+        assert source.undigested == {"late.db"}
+    far_away = f"import sqlite3\ndef decide(obs):\n    sqlite3.connect({str(far)!r}).execute('select * from t')\n"
+    assert "may not read" in refusal(opened(folder, far_away))
+
+
+def test_a_link_to_data_is_read_and_digested_unless_it_leads_to_what_is_hidden(
+    folder: Path, tmp_path: Path, lacking: set[str]
+) -> None:
+    data, secret = tmp_path / "data.txt", tmp_path / "out"
+    secret.mkdir()
+    data.write_text("7"), (secret / "plan.txt").write_text("the root")
+    (folder / "own.txt").symlink_to(data), (folder / "told.txt").symlink_to(secret / "plan.txt")
+    (folder / "all").symlink_to(secret)
+    code = """
+        import ctypes
+        from protocol.scheduler import Decision
+        libc = ctypes.CDLL(None)
+        def decide(obs):
+            told = [libc.open(name, 0) for name in (b"told.txt", b"all/plan.txt")]
+            return Decision(True, reason=open("own.txt").read() + str(told))
+        """
+    with opened(folder, code, hidden=[secret]) as source:
+        assert decided(source)[0].reason == "7[-1, -1]"
+        assert source.describe()["files"] == ["cheat.py", "own.txt"]
 
 
 def test_nothing_of_outside_has_a_size_or_an_age(folder: Path, tmp_path: Path, lacking: set[str]) -> None:
@@ -263,6 +427,7 @@ LIMITS = {
 }
 
 
+@pytest.mark.confined
 @pytest.mark.parametrize("name", LIMITS)
 def test_limits_count_everything_and_blame_the_scheduler(folder: Path, name: str) -> None:
     code, words = LIMITS[name]
