@@ -228,6 +228,13 @@ class Load:
         return edges
 
 
+def stopping(better: Array, varies: Array) -> tuple[Array, Array]:
+    """Chance to stop, and what the choice earns over its mean, where stopping is better by `better` + u, u uniform on
+    -varies .. varies, and one stops when that is >= 0."""
+    least = np.minimum(np.maximum(-better / varies, -1.0), 1.0)  # of u / varies
+    return 0.5 * (1.0 - least), 0.25 * varies * (1.0 - least * least)
+
+
 class Plan:
     """The stopping rule for one fitted load, one latency and one corridor; arrays are (states, ages in steps)."""
 
@@ -290,10 +297,9 @@ class Plan:
             wait[0] -= self.gain * self.step_s
             wait[1] += self.step_s
             waits.append(wait[0])
-            # E max(stop + u, wait) for u uniform on -varies .. varies: stop where u >= varies * least.
-            least = np.minimum(np.maximum((wait[0] - stop) / self.varies, -1.0), 1.0)
-            both = wait + 0.5 * (1.0 - least) * (ended - wait)
-            both[0] += 0.25 * self.varies * (1.0 - least * least)
+            chance, more = stopping(stop - wait[0], self.varies)
+            both = wait + chance * (ended - wait)
+            both[0] += more
         self.stop, self.wait = stop, waits[::-1]  # by steps since H_min
         more = float((self.weights * (both[0] - self.fresh)).sum())
         self.gain += more / float((self.weights * both[1]).sum())
@@ -323,17 +329,22 @@ class Quiet:
             self.latencies, self.answers = self.latencies + observation.recent_e2e_s, self.answers + 1
         counts = observation.arrivals_per_s
         self.load.see(counts)
-        if len(counts) >= self.due and counts[-WINDOW_S:].any():
-            self.due = len(counts) + max(FIRST_S, len(counts) // 8)
-            self.work = self.learn(observation)
         spent = 0
-        while spent < WORK and (cost := next(self.work, 0)):
-            spent += cost
+        while spent < WORK:
+            cost = next(self.work, None)
+            if cost is not None:
+                spent += cost
+            elif len(counts) >= self.due and counts[-WINDOW_S:].any():
+                self.due = len(counts) + max(FIRST_S, len(counts) // 8)
+                self.work = self.learn(observation)
+            else:
+                break
         if self.plan is None:
             return True
         present = float(observation.in_flight + observation.queued)
         more = observation.completed + present - float(counts.sum())
-        belief = self.load.now(observation.time_s - len(counts), more if more >= 0 else None)
+        told = more >= 0 and observation.telemetry_age_s == 0
+        belief = self.load.now(observation.time_s - len(counts), more if told else None)
         waited = observation.steps_since_merge // observation.decision_steps - self.plan.first
         return self.plan.merge(belief, present, waited)
 
