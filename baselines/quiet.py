@@ -4,16 +4,16 @@ Each step from what the scheduler itself has seen; nothing is tuned on any trace
 
 1. *Rates.*  The load is quiet or busy, and requests of a second are Poisson with the state's rate.  Rates, and which
    seconds were busy, are found by expectation maximisation in a hidden Markov model (Rabiner 1989) with a weak prior.
-2. *Spells.*  How long spells last is Weibull with unknown scale and shape, by Bayes' rule: the scale's prior is uniform on
-   the log, and one shape is common to both states, because what keeps a clock keeps it in both.  Shapes from 1/2 to 64
-   are equally likely: 1 is a spell without memory, 64 a clock.  The spells seen weigh them, and the mean over what is
-   left gives the chance that a spell of some age ends now: after two bursts on a clock it is expected to strike again,
-   and of a load that keeps no time the age says next to nothing.  A spell that began before time 0 counts with its
-   residual's density, survival / mean (renewal theory; Cox 1962).
-3. *Now.*  A filter over (state, age of the spell) takes each second's count (semi-Markov; Ferguson 1980), and the
-   requests so far in the second that is running.  Telemetry that is old is carried on to now.
-4. *A merge exposes* the requests that arrive while it lasts, and half of the life of those in flight or queued.  What it
-   saves over a merge at a blind moment is mean exposure - exposure.
+2. *Spells.*  How long spells last is Weibull with unknown scale and shape, by Bayes' rule: the scale's prior is uniform
+   on the log, and one shape is common to both states, because what keeps a clock keeps it in both.  Shapes from 1/2 to
+   64 are equally likely: 1 is a spell without memory, 64 a clock.  The spells seen weigh them, and the mean over what
+   is left gives the chance that a spell of some age ends now: after two bursts on a clock it is expected to strike
+   again, and of a load that keeps no time the age says next to nothing.  A spell that began before time 0 counts with
+   its residual's density, survival / mean (renewal theory; Cox 1962).
+3. *Now.*  A filter over (state, age of the spell) takes each second's count (a hidden semi-Markov model; Yu 2010), and
+   the requests so far in the second that is running.  Telemetry that is old is carried on to now.
+4. *A merge exposes* the requests that arrive while it lasts, and half of the life of those in flight or queued.  What
+   it saves over a merge at a blind moment is mean exposure - exposure.
 5. *When to stop waiting*: the largest long-run saving a second, g, over (state, age, time since H_min), merging at once
    at H_max (average reward; Puterman 1994, chapters 8 and 11).  With h the value of being at H_min after a merge,
 
@@ -48,7 +48,7 @@ FIRST_S, WINDOW_S = 10, 1800
 PRIOR_SPELL_S, PRIOR_SPELLS, PRIOR_RATE_S = 30.0, 0.25, 5.0
 #: No second, and no spell, may speak more strongly than this for one of two: an outlier is no proof.
 LEAST_LIKELIHOOD = 1e-9
-#: Ages of a spell are told apart up to this many seconds.  Shapes; scales follow each other in steps of the log that are
+#: Ages of a spell are told apart up to this many seconds.  Shapes; scales follow each other in steps of the log of
 #: SCALE_STEP / shape, which is about the deviation that a spell of that shape has.
 AGES_S, SHAPES, SCALE_STEP = 300, (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0), 1.28
 #: Seconds that the filter goes over again after a fit.
@@ -65,7 +65,7 @@ PASS_COST, FILTER_COST, STEP_COST, SPELLS_COST = 1, 15, 25, 1000
 
 @cache
 def weibull() -> tuple[Array, Array, NDArray[np.int64]]:
-    """Laws of a spell: chance to outlast 0, 1, ... AGES_S + 1 seconds, (laws, ages); mean and number of shape, (laws,)."""
+    """Laws of a spell: chance to outlast 0, 1, ... AGES_S + 1 seconds, (laws, ages); mean, number of shape, (laws,)."""
     each = [np.exp(np.arange(math.log(2.0), math.log(WINDOW_S), min(SCALE_STEP / k, 0.3))) for k in SHAPES]
     number = np.repeat(np.arange(len(SHAPES)), [len(scale) for scale in each])
     scale, shape = np.concatenate(each), np.array(SHAPES)[number]
@@ -155,7 +155,7 @@ class Load:
             self.belief = belief / belief.sum()
 
     def now(self, unseen_s: float, more: float | None) -> Array:
-        """The belief so long after the last full second that was counted; `more` requests came in that time, if known."""
+        """The belief so long after the last full second that was counted; `more` requests came since, where known."""
         belief = self.belief
         for _ in range(min(int(unseen_s), AGES_S)):
             belief = self.later(belief)
