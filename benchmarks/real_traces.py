@@ -3,7 +3,7 @@
 Of each trace, cut into windows as `protocol certify --trace` cuts it, and each number of merges that fits a window: the
 gain of the offline optimum over matched random draws, and the power of the gates' two tests of the gain over chance
 (`protocol.stats.power`, minimum effect and level as in a certificate of one claim) for a scheduler that captures a
-share of it.  The optimum knows every request to come, so no causal scheduler gains more at as many merges.  Two spreads:
+share of it.  The optimum knows every request to come: no causal scheduler gains more at as many merges.  Two spreads:
 the scheduler captures the *same share in every window*, so that its gain varies as the optimum's; or its gain does *not
 vary* from window to window at all, and then the least gain is found.  Leaving out the tests of following the load makes
 power too high: what cannot pass here cannot pass there.  Of all numbers of merges, the one at which the least share is
