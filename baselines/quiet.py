@@ -297,9 +297,9 @@ class Plan:
             wait[0] -= self.gain * self.step_s
             wait[1] += self.step_s
             waits.append(wait[0])
-            chance, more = stopping(stop - wait[0], self.varies)
+            chance, chosen = stopping(stop - wait[0], self.varies)
             both = wait + chance * (ended - wait)
-            both[0] += more
+            both[0] += chosen
         self.stop, self.wait = stop, waits[::-1]  # by steps since H_min
         more = float((self.weights * (both[0] - self.fresh)).sum())
         self.gain += more / float((self.weights * both[1]).sum())

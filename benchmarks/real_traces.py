@@ -34,7 +34,7 @@ from protocol.placement.planning import optimum
 from protocol.stats.gains import MIN_EFFECT_PP
 from protocol.stats.power import Design, Spread, needed_gains, required_seeds
 
-POWER, ALPHA, REPS = 0.8, 0.05, 1000
+POWER, ALPHA, REPS = 0.8, 0.05, 2000
 
 
 @dataclass(frozen=True)
