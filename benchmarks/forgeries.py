@@ -237,8 +237,8 @@ def another_schedule(base: Base, rng: np.random.Generator) -> Forged:
         schedule = arms.schedules_of([gaps], base.setting.corridor, workload.trace.n_islands)[0]
         rows, slos = sidecar.replay(schedule), base.setting.slos
         placed = {**e.placed, POLICY: Placements.of(gaps[None], arms.violations_of(sidecar, [schedule], slos))}
-        for arm, drawn in arms.controls(base.plan, base.setting, e.seed, gaps, sidecar):
-            placed[arm] = Placements.of(drawn, arms.costs(sidecar, drawn, base.setting.corridor, slos))
+        for arm, drawn in arms.controls(base.plan, base.setting, e.seed, placed[POLICY], sidecar):
+            placed[arm] = arms.priced(sidecar, drawn, base.setting)
         branches = arms.branches_ns(base.plan, base.setting, e.seed, decided_ns)
         probes = (Probe("determinism", None, None), *(Probe("causality", at_ns, None) for at_ns in branches))
         found.append(replace(e, decided_ns=decided_ns, merged=merged, forced=forced, placed=placed, probes=probes,

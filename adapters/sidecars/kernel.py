@@ -32,6 +32,9 @@ RECENT_NS = 5_000_000_000
 T, ITERATION, DECODING, PREFILL, READ, ADMIT, KV, MERGE, STACK, FINISHED, PAST = range(11)
 STATE_SIZE = 11
 
+#: Kinds of windows, rows of a model: no merge, one that slows the server as merges do, one that only sends.
+NONE, WHOLE, SENDING = range(3)
+
 #: What a run is for (flags): keep each request's times; follow gaps between tokens; check TTFT, TPOT and gaps
 #: besides E2E; stop once the run is again what it would have been without the merge.
 RECORD, GAPS, EVERY_LIMIT, COMPARE = 1, 2, 4, 8
@@ -58,9 +61,9 @@ class Model(NamedTuple):
     """A server's parameters, as integers where they can be.
 
     slots : requests admitted at a time.  budget_tokens : of an iteration.  prefill_ps : picoseconds a prefill token.
-    shift : bits of a request number in a heap key.  decode_ns : shape (2, slots + 1), duration of a pure decode
-    iteration without and with a merge.  base_ps : shape (slots + 1,), of one with prefill, but for its tokens.
-    prefill_factor : nanoseconds a picosecond of one with prefill, without and with a merge.
+    shift : bits of a request number in a heap key.  decode_ns : shape (3, slots + 1), duration of a pure decode
+    iteration in each kind of window.  base_ps : shape (slots + 1,), of one with prefill, but for its tokens.
+    prefill_factor : nanoseconds a picosecond of one with prefill, in each kind of window.
     """
 
     slots: int
@@ -74,10 +77,11 @@ class Model(NamedTuple):
 
 
 class Merges(NamedTuple):
-    """The first `n` half-open windows in which a merge is active on one island."""
+    """The first `n` half-open windows in which a merge is active on one island, and their kinds: WHOLE or SENDING."""
 
     begin: I8
     end: I8
+    kind: I8
     n: int
 
 
@@ -183,7 +187,7 @@ def serve(
     arrival, prompt, output = requests
     finish_by, first_by, tpot_ns, itl_ns = deadlines
     slots, budget_tokens, kv_tokens, prefill_ps, shift, decode_ns, base_ps, prefill_factor = model
-    begin, end, n_merges = merges
+    begin, end, kind, n_merges = merges
     state, heap, stack = server
     first, admitted, finished, gap, order, was_late, calm = times
     record, gaps = flags & RECORD != 0, flags & GAPS != 0
@@ -193,7 +197,7 @@ def serve(
     prefill, read, admit = state[PREFILL], state[READ], state[ADMIT]
     kv, merge, gap_count, done = state[KV], state[MERGE], state[STACK], state[FINISHED]
     rows = len(arrival)
-    slow = 0
+    slow = NONE
     edge = begin[merge] if merge < n_merges else NEVER
     missed = 0
     alike = 0
@@ -211,12 +215,12 @@ def serve(
         if t >= until:
             break
         while t >= edge:
-            if slow:
-                slow = 0
+            if slow != NONE:
+                slow = NONE
                 merge += 1
                 edge = begin[merge] if merge < n_merges else NEVER
             else:
-                slow = 1
+                slow = kind[merge]
                 edge = end[merge]
         can_admit = False
         while admit < rows and active < slots and kv + prompt[admit] + output[admit] <= kv_tokens:
@@ -348,7 +352,7 @@ def advance(
 ) -> None:  # fmt: skip
     """Every island's iterations that start before `until`, with each request's times kept.
 
-    Requests of island i are rows offsets[i] .. offsets[i + 1]; its merges, of shape (2, islands, most merges), state
+    Requests of island i are rows offsets[i] .. offsets[i + 1]; its windows, of shape (3, islands, most of one), state
     and heap are row i.  Here and in `observe`, which every decision calls, tuples come without their names: it takes
     numba three times as long to accept named ones.
     """
@@ -361,24 +365,24 @@ def advance(
         )  # fmt: skip
         # No limit is checked: `finished` stands in for the latest times, which only feed the unused count.
         unlimited = Deadlines(mine.finished, mine.finished, until, until)
-        merges = Merges(windows[0, i], windows[1, i], n_merges[i])
+        merges = Merges(windows[0, i], windows[1, i], windows[2, i], n_merges[i])
         at = Server(servers.state[i], servers.heap[i], servers.stack[lo:hi])
         serve(_requests_of(all_requests, lo, hi), unlimited, limits, merges, until, RECORD | GAPS, at, mine)
 
 
 @jit
 def count(
-    offsets: I8, requests: Requests, deadlines: Deadlines, model: Model, starts: I8, busy: I8, schedule_offsets: I8,
-    flags: int,
+    offsets: I8, requests: Requests, deadlines: Deadlines, model: Model, starts: I8, busy: I8, kinds: I8,
+    schedule_offsets: I8, flags: int,
 ) -> I8:  # fmt: skip
-    """Requests that miss a limit under each schedule; merges of schedule s are rows
-    schedule_offsets[s] .. schedule_offsets[s + 1] of `starts` and of `busy` (one column an island).
+    """Requests that miss a limit under each schedule; windows of schedule s are rows
+    schedule_offsets[s] .. schedule_offsets[s + 1] of `starts`, of `busy` (one column an island) and of `kinds`.
     """
     schedules, islands, rows, most = len(schedule_offsets) - 1, len(offsets) - 1, _most_rows(offsets), 0
     for s in range(schedules):
         most = max(most, schedule_offsets[s + 1] - schedule_offsets[s])
     server, times = new_server(model.slots, rows if flags & GAPS else 0), new_times(rows, 0)
-    begin, end = np.empty(most, np.int64), np.empty(most, np.int64)
+    begin, end, kind = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
     missed = np.zeros(schedules, np.int64)
     for s in range(schedules):
         for i in range(islands):
@@ -386,12 +390,12 @@ def count(
             n_merges = 0
             for k in range(schedule_offsets[s], schedule_offsets[s + 1]):
                 if busy[k, i] > 0:
-                    begin[n_merges], end[n_merges] = starts[k], starts[k] + busy[k, i]
+                    begin[n_merges], end[n_merges], kind[n_merges] = starts[k], starts[k] + busy[k, i], kinds[k]
                     n_merges += 1
             server.state[:] = 0
             missed[s] += serve(
-                _requests_of(requests, lo, hi), _deadlines_of(deadlines, lo, hi), model, Merges(begin, end, n_merges),
-                NEVER, flags, server, times,
+                _requests_of(requests, lo, hi), _deadlines_of(deadlines, lo, hi), model,
+                Merges(begin, end, kind, n_merges), NEVER, flags, server, times,
             )  # fmt: skip
     return missed
 
@@ -439,9 +443,11 @@ def observe(
 
 @jit
 def price(
-    offsets: I8, requests: Requests, deadlines: Deadlines, model: Model, starts: I8, merge_ns: int, flags: int
+    offsets: I8, requests: Requests, deadlines: Deadlines, model: Model, starts: I8, windows: I8, flags: int
 ) -> I8:  # fmt: skip
     """Violations that one all-islands merge adds to a run without merges, for each of the rising `starts`.
+
+    windows : shape (windows, 3), begin and end of each of the merge's, from its start, and its kind.
 
     A first run without merges keeps who is late and where the server is idle.  A second one stops at every
     start; from a copy of its state the merge is played until its aftermath is over (see `serve`).
@@ -449,7 +455,7 @@ def price(
     rows = _most_rows(offsets)
     plain, copy = new_server(model.slots, rows), new_server(model.slots, rows)
     times = new_times(rows, rows)
-    begin, end = np.empty(1, np.int64), np.empty(1, np.int64)
+    begin, end, kind = np.empty(len(windows), np.int64), np.empty(len(windows), np.int64), windows[:, 2].copy()
     added = np.zeros(len(starts), np.int64)
     for i in range(len(offsets) - 1):
         lo, hi = offsets[i], offsets[i + 1]
@@ -468,10 +474,10 @@ def price(
                 copy.state[:] = plain.state
                 copy.heap[: plain.state[DECODING]] = plain.heap[: plain.state[DECODING]]
                 copy.stack[: plain.state[STACK]] = plain.stack[: plain.state[STACK]]
-                begin[0], end[0] = starts[s], starts[s] + merge_ns
+                begin[:], end[:] = starts[s] + windows[:, 0], starts[s] + windows[:, 1]
             missed = serve(
-                mine, due, model, Merges(begin, end, int(merged)), starts[s] if run % 2 else NEVER, flags | use,
-                copy if merged else plain, times,
+                mine, due, model, Merges(begin, end, kind, len(windows) * merged), starts[s] if run % 2 else NEVER,
+                flags | use, copy if merged else plain, times,
             )  # fmt: skip
             if merged:
                 added[s] += missed

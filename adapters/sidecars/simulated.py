@@ -200,61 +200,76 @@ class LoadedSimulation:
         )
         self._overhead = self.overhead_ns[self._rows]
         running = np.arange(model.max_num_seqs + 1, dtype=np.int64)
-        base_ps = round(model.a_s * PS_PER_S) + running * round(model.b_s * PS_PER_S)
-        factors = np.array([[1.0], [model.decode_slowdown]]) / 1000
-        decode_ns = np.maximum(np.rint(base_ps * factors), 1).astype(np.int64)
-        self._model = kernel.Model(
+        self._base_ps = round(model.a_s * PS_PER_S) + running * round(model.b_s * PS_PER_S)
+        self._model = self._slowed(None)
+        self._check_range(max(model.prefill_slowdown, model.decode_slowdown))
+
+    def _slowed(self, send_slowdown: float | None) -> kernel.Model:
+        """The model of a server that merges slow down this much while they send; None: as they do otherwise."""
+        model = self.model
+        sending = (send_slowdown or model.decode_slowdown, send_slowdown or model.prefill_slowdown)
+        if send_slowdown is not None:
+            self._check_range(max(*sending, model.prefill_slowdown, model.decode_slowdown))
+        factors = np.array([[1.0], [model.decode_slowdown], [sending[0]]]) / 1000
+        return kernel.Model(
             slots=model.max_num_seqs,
             budget_tokens=model.max_batched_tokens,
             kv_tokens=model.kv_tokens,
             prefill_ps=round(model.c_s * PS_PER_S),
             shift=max(len(self._rows), 1).bit_length(),
-            decode_ns=decode_ns,
-            base_ps=base_ps,
-            prefill_factor=np.array([1.0, model.prefill_slowdown]) / 1000,
+            decode_ns=np.maximum(np.rint(self._base_ps * factors), 1).astype(np.int64),
+            base_ps=self._base_ps,
+            prefill_factor=np.array([1.0, model.prefill_slowdown, sending[1]]) / 1000,
         )
-        self._check_range()
 
-    def _check_range(self) -> None:
+    def _check_range(self, slowest: float) -> None:
         """Times and iteration numbers must fit their integers, whatever the schedule."""
         if not len(self._rows):
             return
         arrival, prompt, output = self._requests
         prompts, outputs = int(prompt.sum(dtype=np.int64)), int(output.sum(dtype=np.int64))
         iterations = outputs + len(self._rows) + prompts // self.model.max_batched_tokens
-        slowest = max(self.model.prefill_slowdown, self.model.decode_slowdown)
         model = self.model
         busy_s = slowest * (model.a_s * iterations + model.b_s * outputs + model.c_s * prompts) + iterations * 2e-9
         end_s = int(arrival.max()) / NS_PER_S + busy_s
-        if end_s * NS_PER_S > kernel.NEVER / 4 or iterations >> (62 - self._model.shift):
+        if end_s * NS_PER_S > kernel.NEVER / 4 or iterations >> (62 - max(len(self._rows), 1).bit_length()):
             found = f"up to {end_s:.3g} s and {iterations} iterations of simulated serving"
             raise BadInput(f"trace {self.trace.name}", found, "a shorter trace: cut a window from it")
 
     def replay(self, schedule: Schedule) -> Measurements:
         """One row a request.  Raises BadInput when the schedule has another number of islands."""
         self._check_islands(schedule)
-        session = SimulatedSession(self, max(len(schedule), 1))
+        session = SimulatedSession(self, max(len(schedule), 1), schedule.send_slowdown)
         session.add_schedule(schedule)
         return session.finish()
 
     def violations(self, schedules: list[Schedule], slo: Slo) -> NDArray[np.int64]:
-        """Requests that violate the SLO under each schedule, shape (len(schedules),)."""
+        """Requests that violate the SLO under each schedule, shape (len(schedules),).
+
+        Raises BadInput when they have other islands, or send with slowdowns of their own.
+        """
         for schedule in schedules:
             self._check_islands(schedule)
         if not schedules:
             return np.zeros(0, np.int64)
+        slowdowns = {schedule.send_slowdown for schedule in schedules if len(schedule)} or {None}
+        if len(slowdowns) > 1:
+            raise BadInput("schedules, send_slowdown", f"{len(slowdowns)} values", "one")
+        parts = [_windows(schedule) for schedule in schedules]
         offsets = np.zeros(len(schedules) + 1, np.int64)
-        np.cumsum([len(schedule) for schedule in schedules], out=offsets[1:])
-        starts = np.concatenate([schedule.start_ns for schedule in schedules])
-        busy = np.concatenate([schedule.busy_ns for schedule in schedules])
+        np.cumsum([len(starts) for starts, _, _ in parts], out=offsets[1:])
+        starts, busy, kinds = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         due, flags = self._terms(slo)
-        missed = kernel.count(self._offsets, self._requests, due, self._model, starts, busy, offsets, flags)
+        model = self._slowed(slowdowns.pop())
+        missed = kernel.count(self._offsets, self._requests, due, model, starts, busy, kinds, offsets, flags)
         return missed + int(self.refused.sum())
 
-    def session(self) -> SimulatedSession:
-        return SimulatedSession(self)
+    def session(self, send_slowdown: float | None = None) -> SimulatedSession:
+        return SimulatedSession(self, send_slowdown=send_slowdown)
 
-    def merge_cost(self, start_ns: NDArray[np.int64], merge_ns: int, slo: Slo) -> NDArray[np.float64]:
+    def merge_cost(
+        self, start_ns: NDArray[np.int64], merge_ns: int, slo: Slo, like: Schedule | None = None
+    ) -> NDArray[np.float64]:
         """Extra violations that one all-islands merge of `merge_ns` causes at each start, shape of `start_ns`.
 
         Relative to the no-sync run, for planners that add up merges.  A merge is simulated from the moment it
@@ -262,6 +277,8 @@ class LoadedSimulation:
         arrival that also finds it idle without the merge; or, when it is never idle, once 2 x max_num_seqs
         requests in a row finish within one full-batch decode iteration of their no-sync finish.  In the
         second case later requests, whose iterations are shifted by less than that, are taken as unchanged.
+
+        like : one merge at time 0 whose windows and slowdown it has, in place of merge_ns.
 
         Raises BadInput when a start is negative or the merge takes no time.
         """
@@ -272,7 +289,11 @@ class LoadedSimulation:
             raise BadInput("merge duration", f"{merge_ns} ns", "a positive time")
         due, flags = self._terms(slo)
         distinct, where = np.unique(starts, return_inverse=True)
-        added = kernel.price(self._offsets, self._requests, due, self._model, distinct, int(merge_ns), flags)
+        windows, model = np.array([[0, merge_ns, kernel.WHOLE]], np.int64), self._model
+        if like is not None:
+            begin, busy, kinds = _windows(like)
+            windows, model = np.stack([begin, begin + busy[:, 0], kinds], axis=1), self._slowed(like.send_slowdown)
+        added = kernel.price(self._offsets, self._requests, due, model, distinct, windows, flags)
         return added[where].astype(np.float64)
 
     def _check_islands(self, schedule: Schedule) -> None:
@@ -300,6 +321,18 @@ class LoadedSimulation:
         return due, every_limit * kernel.EVERY_LIMIT + (slo.itl_ns is not None) * kernel.GAPS
 
 
+def _windows(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Begin, duration by island and kind of the windows of a schedule, in order of time."""
+    sent = np.full(len(schedule), kernel.WHOLE if schedule.send_slowdown is None else kernel.SENDING, np.int64)
+    if schedule.applied_ns is None:
+        return schedule.start_ns, schedule.busy_ns, sent
+    lasts = (schedule.applied_ns[:, 1] - schedule.applied_ns[:, 0])[:, None]
+    begin = np.stack([schedule.start_ns, schedule.applied_ns[:, 0]], axis=1).ravel()
+    busy = np.stack([schedule.busy_ns, np.where(schedule.busy_ns > 0, lasts, 0)], axis=1)
+    kinds = np.stack([sent, np.full(len(schedule), kernel.WHOLE)], axis=1).ravel()
+    return begin, busy.reshape(-1, schedule.n_islands), kinds
+
+
 class SimulatedSession:
     """A replay in progress (see `protocol.replay.sidecar.Session`).  Raises BadInput on a merge in the past.
 
@@ -308,13 +341,15 @@ class SimulatedSession:
     recent requests are those whose answer, overhead included, has reached the client.
     """
 
-    def __init__(self, loaded: LoadedSimulation, merges: int = 64) -> None:
+    def __init__(self, loaded: LoadedSimulation, merges: int = 64, send_slowdown: float | None = None) -> None:
         self._loaded = loaded
+        self._send_slowdown = send_slowdown
         self._now_ns = 0
         islands, n = loaded.trace.n_islands, len(loaded._rows)
         self._starts: list[int] = []
         self._busy: list[NDArray[np.int64]] = []
-        self._windows = np.zeros((2, islands, merges), np.int64)
+        self._applied: list[tuple[int, int]] = []
+        self._windows = np.zeros((3, islands, merges), np.int64)
         self._n_merges = np.zeros(islands, np.int64)
         slots = loaded.model.max_num_seqs
         self._server = kernel.Server(
@@ -323,16 +358,18 @@ class SimulatedSession:
             stack=np.zeros((n, 2), np.int64),
         )
         self._times = kernel.new_times(n, n)
+        model = loaded._model if send_slowdown is None else loaded._slowed(send_slowdown)
         # Without their names; see `kernel.advance`.
-        self._run = tuple(tuple(one) for one in (loaded._requests, loaded._model, self._server, self._times))
+        self._run = tuple(tuple(one) for one in (loaded._requests, model, self._server, self._times))
         self._seen = np.zeros((islands, 7), np.int64)
 
     def add_schedule(self, schedule: Schedule) -> None:
         """Every merge of a schedule, in order."""
-        for start, busy in zip(schedule.start_ns.tolist(), schedule.busy_ns, strict=True):
-            self.add_merge(start, busy)
+        applied = [None] * len(schedule) if schedule.applied_ns is None else schedule.applied_ns.tolist()
+        for start, busy, window in zip(schedule.start_ns.tolist(), schedule.busy_ns, applied, strict=True):
+            self.add_merge(start, busy, window)
 
-    def add_merge(self, start_ns: int, busy_ns: NDArray[np.int64]) -> None:
+    def add_merge(self, start_ns: int, busy_ns: NDArray[np.int64], applied_ns: tuple[int, int] | None = None) -> None:
         earliest = max(self._now_ns, self._starts[-1] if self._starts else 0)
         if start_ns < earliest:
             raise BadInput("merge", f"a start at {start_ns} ns", f"a start from {earliest} ns on")
@@ -345,13 +382,21 @@ class SimulatedSession:
             count = self._n_merges[island]
             if count and start_ns < self._windows[1, island, count - 1]:
                 raise BadInput(f"merge, island {island}", f"a start at {start_ns} ns inside another", "merges apart")
-        if self._n_merges.max() == self._windows.shape[2]:
+        if applied_ns is not None and applied_ns[0] < start_ns + busy.max():
+            found = f"applied from {applied_ns[0]} ns on"
+            raise BadInput("merge", found, f"after it was sent, {start_ns + busy.max()} ns")
+        if self._n_merges.max() + 2 > self._windows.shape[2]:
             self._windows = np.concatenate([self._windows, np.zeros_like(self._windows)], axis=2)
+        sent = kernel.WHOLE if self._send_slowdown is None else kernel.SENDING
         for island in takes_part:
-            self._windows[:, island, self._n_merges[island]] = start_ns, start_ns + busy[island]
-        self._n_merges[takes_part] += 1
+            self._windows[:, island, self._n_merges[island]] = start_ns, start_ns + busy[island], sent
+            if applied_ns is not None:
+                self._windows[:, island, self._n_merges[island] + 1] = *applied_ns, kernel.WHOLE
+        self._n_merges[takes_part] += 1 if applied_ns is None else 2
         self._starts.append(int(start_ns))
         self._busy.append(busy)
+        if applied_ns is not None:
+            self._applied.append((int(applied_ns[0]), int(applied_ns[1])))
 
     def advance(self, until_ns: int) -> None:
         if until_ns <= self._now_ns:
@@ -387,7 +432,8 @@ class SimulatedSession:
         e2e[rows] = self._times.finished - trace.arrival_ns[rows] + overhead
         max_itl[rows] = self._times.gap
         busy = np.array(self._busy, np.int64).reshape(-1, trace.n_islands)
-        schedule = Schedule(np.array(self._starts, np.int64), busy)
+        applied = np.array(self._applied, np.int64) if self._applied else None
+        schedule = Schedule(np.array(self._starts, np.int64), busy, applied_ns=applied)
         return Measurements(
             arrival_ns=trace.arrival_ns,
             sent_ns=trace.arrival_ns,

@@ -6,7 +6,7 @@ Only the scheduler is taken at its word: what it decided, and what its second ru
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +67,7 @@ def _seed(
     sidecar = arms.load(plan, setting, e.seed, workload)
     own = e.placed[POLICY]
     if e.corridor_violation is None:
-        yield from _decided(setting, kind, e, own)
+        yield from _decided(plan, setting, kind, e, own)
         yield from _rows("rows of the policy", e, POLICY, sidecar.replay(_schedules(setting, own, [0], sidecar)[0]))
     yield from _rows("rows without merges", e, NO_SYNC, sidecar.replay(Schedule.empty(trace.n_islands)))
     yield from _probed(plan, setting, kind, e)
@@ -103,14 +103,21 @@ def _rows(what: str, e: Evidence, arm: str, again: Measurements) -> Iterator[str
 # Decisions -------------------------------------------------------------------------------------------------------
 
 
-def _decided(setting: Setting, kind: str, e: Evidence, own: Placements) -> Iterator[str]:
+def _decided(plan: Plan, setting: Setting, kind: str, e: Evidence, own: Placements) -> Iterator[str]:
     """Where the stored schedule is not what the stored decisions make of it."""
     if kind != "scheduler":
         decided_ns, merged, least, most = np.empty(0, np.int64), np.empty(0, bool), 0, 0
     elif setting.peers is not None:
         decided_ns, merged, least, most = _peer_decisions(setting.peers, setting.peers.read(own)[0], e)
     else:
-        decided_ns, merged, most = decisions(setting.corridor, own.rows()[0])
+        stream = arms.stream_of(plan.root_seed, setting, e.seed)
+        merges = own.merges_of(0)
+        if (stream is None) != (merges is None) or (
+            stream is not None and merges is not None and not stream.first(len(own.gaps)).equals(merges)
+        ):
+            yield "merges: others than regime and root give"
+            return
+        decided_ns, merged, most = decisions(setting.corridor, own.rows()[0], setting.timing.lengths_ns(stream))
         least = most
     if not np.array_equal(decided_ns, e.decided_ns):
         yield f"decisions: {len(e.decided_ns)} stored, and by the schedule {len(decided_ns)} others"
@@ -121,23 +128,29 @@ def _decided(setting: Setting, kind: str, e: Evidence, own: Placements) -> Itera
         yield f"forced: stated {e.forced}, by the decisions {least if least == most else f'{least} to {most}'}"
 
 
-def decisions(corridor: Corridor, gaps: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.bool_], int]:
-    """When the control loop asks, what was answered, and how many merges it imposed, for this schedule to come out."""
+def decisions(
+    corridor: Corridor, gaps: NDArray[np.integer], lengths_ns: NDArray[np.int64] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], int]:
+    """When the control loop asks, what was answered, and how many merges it imposed, for this schedule to come out.
+
+    lengths_ns : of these merges and the next; None: all as long.
+    """
     base_ns, forced = 0, 0
     decided: list[int] = []
     merged: list[bool] = []
-    for gap in (*gaps.tolist(), None):
+    for number, gap in enumerate((*gaps.tolist(), None)):
+        merge_ns = corridor.merge_ns if lengths_ns is None else int(lengths_ns[number])
         last = corridor.gap_max if gap is None else gap
         for step in range(corridor.gap_min, last + 1):
             now_ns = base_ns + step * corridor.grid_ns
-            if now_ns + corridor.merge_ns > corridor.horizon_ns:
+            if now_ns + merge_ns > corridor.horizon_ns:
                 break
             if step == corridor.gap_max:
                 forced += 1
             else:
                 decided.append(now_ns)
                 merged.append(step == gap)
-        base_ns += last * corridor.grid_ns + corridor.merge_ns
+        base_ns += last * corridor.grid_ns + merge_ns
     return np.array(decided, np.int64), np.array(merged, bool), forced
 
 
@@ -199,8 +212,7 @@ def _expected(
         found[NO_SYNC] = Placements.of(np.zeros((1, 0), np.int64), np.zeros((1, width), np.int64))
         idle_log = kind == "recorded" and not len(own.gaps)
         if e.corridor_violation is None and not idle_log:
-            for arm, gaps in arms.controls(plan, setting, e.seed, own.rows()[0].astype(np.int64), sidecar):
-                found[arm] = Placements.of(gaps, np.zeros((len(gaps), width), np.int64))
+            found |= dict(arms.controls(plan, setting, e.seed, own, sidecar))
     if UNIFORM in found:
         stated = len(e.placed[UNIFORM]) if UNIFORM in e.placed else 0
         for batch in range(1, len(plan.batches)):
@@ -208,12 +220,10 @@ def _expected(
             if more is None:
                 break
             found[UNIFORM] = found[UNIFORM].joined(more)
-    lengths = np.concatenate([p.lengths for p in made])
-    flat = np.concatenate([p.gaps for p in made])
-    sizes, members = None, None
+    found[CROSSED] = arms.crossed(made, setting)
     if setting.peers is not None:
         sizes, members = (np.concatenate([getattr(p, c) for p in made]) for c in ("sizes", "members"))
-    found[CROSSED] = Placements(lengths, flat, np.zeros((len(lengths), width), np.int64), sizes, members)
+        found[CROSSED] = replace(found[CROSSED], sizes=sizes, members=members)
     return found
 
 
@@ -225,15 +235,19 @@ def _peers_stored(setting: Setting, drawn: Sequence[PeerSchedule]) -> Placements
 def _same(one: Placements, other: Placements) -> bool:
     columns = ("lengths", "gaps", "sizes", "members")
     pairs = [(getattr(one, c), getattr(other, c)) for c in columns]
-    return all(a is b or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs)
+    if not all(a is b or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs):
+        return False
+    if one.merges is None or other.merges is None:
+        return one.merges is other.merges
+    return len(one) == len(other) and all(a.equals(b) for a, b in zip(one.merges, other.merges, strict=True))
 
 
 def _schedules(setting: Setting, placements: Placements, rows: Iterable[int], sidecar: LoadedSidecar) -> list[Schedule]:
     if setting.peers is not None:
         merges = setting.peers.read(placements)
         return [setting.peers.schedule(merges[row]) for row in rows]
-    gaps = placements.rows()
-    return arms.schedules_of([gaps[row] for row in rows], setting.corridor, sidecar.trace.n_islands)
+    gaps, n = placements.rows(), sidecar.trace.n_islands
+    return [setting.timing.schedule(gaps[row], n, placements.merges_of(row)) for row in rows]
 
 
 def _priced(setting: Setting, arm: str, stated: Placements, sidecar: LoadedSidecar, sample: Sample) -> Iterator[str]:

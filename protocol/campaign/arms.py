@@ -19,16 +19,17 @@ from protocol.merging.corridor import Corridor
 from protocol.merging.peers import controls as peer_controls
 from protocol.merging.peers.schedules import Peers, PeerSchedule
 from protocol.merging.placements import Placements
+from protocol.merging.practice import Merges
 from protocol.merging.schedule import Schedule
 from protocol.placement.peer_rollout import peer_rollout
-from protocol.placement.planning import extremes
+from protocol.placement.planning import extremes, extremes_of
 from protocol.placement.rollout import Rollout, rollout
 from protocol.replay.measurements import Measurements
 from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM, Replay
 from protocol.replay.sidecar import LoadedSidecar
 from protocol.scheduler import CLOCK_SHIFT_S, SchedulerSource
 from protocol.workload.slo import Slo
-from protocol.workload.trace import NS_PER_S, RequestTrace, Workload
+from protocol.workload.trace import NS_PER_S, RequestTrace, Workload, seconds_to_ns
 
 #: Share of seeds whose runs are in two processes.
 ELSEWHERE = 0.25
@@ -42,7 +43,7 @@ def draw_more(plan: Plan, setting: Setting, seed: int, policy: Placements | None
     sidecar = load(plan, setting, seed, setting.worlds.workload(seed))
     if setting.peers is not None:
         return _priced(setting.peers, sidecar, setting.peers.read(drawn), setting.slos)
-    return replace(drawn, violations=costs(sidecar, drawn.rows(), setting.corridor, setting.slos))
+    return priced(sidecar, drawn, setting)
 
 
 def drawn_more(plan: Plan, setting: Setting, seed: int, policy: Placements | None, batch: int) -> Placements | None:
@@ -56,7 +57,9 @@ def drawn_more(plan: Plan, setting: Setting, seed: int, policy: Placements | Non
         own = setting.peers.read(policy)[0]
         drawn = peer_controls.draws(setting.peers, own, n, _hub(plan, setting, seed, UNIFORM), rng)
         return setting.peers.stored(drawn, unpriced)
-    return Placements.of(setting.corridor.sample(len(policy.gaps), n, rng), unpriced)
+    merges = policy.merges_of(0)
+    gaps = setting.corridor.sample(len(policy.gaps), n, rng, setting.timing.spent(merges))
+    return Placements.of(gaps, unpriced, _reordered(plan, setting, seed, UNIFORM, merges, n, batch))
 
 
 def load(plan: Plan, setting: Setting, seed: int, workload: Workload) -> LoadedSidecar:
@@ -74,8 +77,15 @@ def costs(
     corridor: Corridor,
     slos: Sequence[Slo],
 ) -> NDArray[np.int64]:
-    """Requests that violate each SLO under each placement, shape (len(gaps), len(slos))."""
+    """Requests that violate each SLO under each placement, shape (len(gaps), len(slos)), of merges all alike."""
     return violations_of(sidecar, schedules_of(gaps, corridor, sidecar.trace.n_islands), slos)
+
+
+def priced(sidecar: LoadedSidecar, placed: Placements, setting: Setting) -> Placements:
+    """The same placements with what they cost."""
+    n, timing = sidecar.trace.n_islands, setting.timing
+    schedules = [timing.schedule(gaps, n, placed.merges_of(k)) for k, gaps in enumerate(placed.rows())]
+    return replace(placed, violations=violations_of(sidecar, schedules, setting.slos))
 
 
 def violations_of(sidecar: LoadedSidecar, schedules: list[Schedule], slos: Sequence[Slo]) -> NDArray[np.int64]:
@@ -104,6 +114,9 @@ def place(
         if setting.peers is not None:
             expected = "a scheduler: planners and merge logs name no groups"
             raise BadInput(f"{plan.contender}, {setting.name}", f"a {contender.kind} schedule", expected)
+        if contender.kind == "planner" and not setting.practice.ordinary:
+            expected = "a scheduler or a merge log: a planner places merges that are all alike"
+            raise BadInput(f"{plan.contender}, {setting.name}", "a planner beside [merge]", expected)
         setting.corridor.check_budget(setting.planner_budget)
         schedule = cast(PlannerSource, contender).plan(
             workload.trace, setting.corridor, setting.planner_budget, words, sidecar, setting.slos[0]
@@ -111,16 +124,42 @@ def place(
         if schedule.n_islands != workload.trace.n_islands:
             found = f"a schedule of {schedule.n_islands} islands"
             raise BadInput(f"{plan.contender}, {setting.name}, seed {seed}", found, f"{workload.trace.n_islands}")
-        nothing = np.empty(0, np.int64)
-        return Rollout(schedule, nothing, nothing > 0, np.zeros(len(schedule), bool), sidecar.replay(schedule))
+        nothing, forced = np.empty(0, np.int64), np.zeros(len(schedule), bool)
+        merges = None if contender.kind == "planner" else recorded_merges(schedule, setting)
+        return Rollout(schedule, nothing, nothing > 0, forced, sidecar.replay(schedule), merges=merges)
     scheduler = contender.start(words)
     try:
         if setting.peers is not None:
             partners = seeds.generator(plan.root_seed, "partners", setting.name, seed)
             return peer_rollout(scheduler, workload, sidecar, setting.peers, setting.learner, partners, until_ns)
-        return rollout(scheduler, workload, sidecar, setting.corridor, setting.learner, until_ns)
+        coming = stream_of(plan.root_seed, setting, seed)
+        return rollout(
+            scheduler, workload, sidecar, setting.corridor, setting.learner, until_ns, setting.timing, coming
+        )
     finally:
         scheduler.close()
+
+
+def stream_of(root_seed: int, setting: Setting, seed: int) -> Merges | None:
+    """What the merges of a seed will be, however many are made; None where they are all alike.
+
+    They depend on the regime and the seed alone: the same in every run, whatever was decided.
+    """
+    practice, corridor = setting.practice, setting.corridor
+    if practice.ordinary:
+        return None
+    least_ns = setting.transfer_ns if practice.duration is None else seconds_to_ns(practice.duration.least)
+    shortest = int(practice.length_ns(np.array([least_ns]), corridor.step_ns)[0])
+    most = corridor.horizon_ns // (corridor.gap_min * corridor.grid_ns + shortest) + 1
+    return practice.stream(setting.transfer_ns, most, seeds.generator(root_seed, "merges", setting.name, seed))
+
+
+def recorded_merges(schedule: Schedule, setting: Setting) -> Merges | None:
+    """Of a merge log; None where they are as the corridor has them.  The next would take as long as the longest."""
+    alike = setting.practice.ordinary and schedule.committed.all() and not schedule.fragment.any()
+    if alike and (schedule.busy_ns == setting.corridor.merge_ns).all():
+        return None
+    return Merges.of(schedule, int(schedule.busy_ns.max(initial=setting.corridor.merge_ns)))
 
 
 def _contender(open_contender: Callable[[], Contender]) -> Contender:
@@ -186,8 +225,8 @@ def _violation(plan: Plan, setting: Setting, policy: Rollout) -> str | None:
         return None
     if setting.peers is not None:
         return setting.peers.violation(_as_peers(policy, setting.corridor))
-    unequal = _busy_violation(policy.schedule, setting.corridor)
-    return unequal or setting.corridor.violation(policy.schedule.start_ns)
+    unequal = None if policy.merges is not None else _busy_violation(policy.schedule, setting.corridor)
+    return unequal or setting.timing.violation(policy.schedule.start_ns, policy.merges)
 
 
 def _placed(
@@ -195,42 +234,71 @@ def _placed(
     rows: dict[str, Measurements],
 ) -> Iterator[tuple[str, Placements]]:  # fmt: skip
     """The policy's schedule and every control's, priced; no control of a schedule outside the corridor."""
-    corridor, slos, peers = setting.corridor, setting.slos, setting.peers
+    slos, peers = setting.slos, setting.peers
     counted = {arm: np.array([[m.violates(slo).sum() for slo in slos]]) for arm, m in rows.items()}
     if peers is not None:
-        own = _as_peers(policy, corridor)
+        own = _as_peers(policy, setting.corridor)
         yield POLICY, peers.stored([own], counted[POLICY])
-        yield NO_SYNC, peers.stored([_as_peers(None, corridor)], counted[NO_SYNC])
+        yield NO_SYNC, peers.stored([_as_peers(None, setting.corridor)], counted[NO_SYNC])
         if violation is None and len(own):
             for arm, drawn in peer_controls_of(plan, setting, seed, own, peers):
                 yield arm, _priced(peers, sidecar, drawn, slos)
         return
-    gaps = np.zeros(0, np.int64) if violation else corridor.gaps(policy.schedule.start_ns)
-    yield POLICY, Placements.of(gaps[None], counted[POLICY])
+    gaps = np.zeros(0, np.int64) if violation else setting.timing.gaps(policy.schedule.start_ns, policy.merges)
+    merges = policy.merges
+    if merges is not None and violation is not None:
+        merges = merges.first(0)
+    made = Placements.of(gaps[None], counted[POLICY], None if merges is None else [merges])
+    yield POLICY, made
     yield NO_SYNC, Placements.of(np.zeros((1, 0), np.int64), counted[NO_SYNC])
     if violation is None and not _idle_log(plan, policy):
-        for arm, placements in controls(plan, setting, seed, gaps, sidecar):
-            yield arm, Placements.of(placements, costs(sidecar, placements, corridor, slos))
+        for arm, placed in controls(plan, setting, seed, made, sidecar):
+            yield arm, priced(sidecar, placed, setting)
 
 
 def controls(
-    plan: Plan, setting: Setting, seed: int, gaps: NDArray[np.int64], sidecar: LoadedSidecar
-) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """Every control has the policy's own number of merges and obeys the same corridor."""
-    corridor, budget = setting.corridor, len(gaps)
+    plan: Plan, setting: Setting, seed: int, policy: Placements, sidecar: LoadedSidecar
+) -> Iterator[tuple[str, Placements]]:
+    """Every control, unpriced: it has the policy's own merges and obeys the same corridor.
+
+    Of merges that are not all alike, draws and permuted gaps take them in random orders; a schedule moved in time turns
+    them with it, and the best and the worst keep their order, which nobody could have chosen.
+    """
+    corridor, timing = setting.corridor, setting.timing
+    gaps, own = policy.rows()[0].astype(np.int64), policy.merges_of(0)
+    spent, budget = timing.spent(own), len(gaps)
 
     def stream(control: str) -> np.random.Generator:
         return seeds.generator(plan.root_seed, control, setting.name, seed)
 
-    yield UNIFORM, corridor.sample(budget, plan.batches[0], stream(UNIFORM))
-    yield PERMUTED, corridor.permuted(gaps, plan.control_draws, stream(PERMUTED))
-    shifts = corridor.shifts(gaps)
+    def unpriced(found: NDArray[np.int64], merges: Sequence[Merges] | None) -> Placements:
+        return Placements.of(found, np.zeros((len(found), len(setting.slos)), np.int64), merges)
+
+    drawn = corridor.sample(budget, plan.batches[0], stream(UNIFORM), spent)
+    yield UNIFORM, unpriced(drawn, _reordered(plan, setting, seed, UNIFORM, own, len(drawn)))
+    permuted = corridor.permuted(gaps, plan.control_draws, stream(PERMUTED))
+    yield PERMUTED, unpriced(permuted, _reordered(plan, setting, seed, PERMUTED, own, len(permuted)))
+    shifts, first = corridor.turned(gaps, spent)
     if len(shifts) > plan.control_draws:
-        shifts = shifts[np.sort(stream(SHIFTED).choice(len(shifts), plan.control_draws, replace=False))]
-    yield SHIFTED, shifts
-    best, worst = zip(*(extremes(corridor, budget, sidecar, slo) for slo in setting.slos), strict=True)
-    yield OPTIMUM, np.stack(best)
-    yield PESSIMUM, np.stack(worst)
+        kept = np.sort(stream(SHIFTED).choice(len(shifts), plan.control_draws, replace=False))
+        shifts, first = shifts[kept], first[kept]
+    around = np.arange(budget)
+    turned = None if own is None else [own.ordered((around + j) % budget) for j in first.tolist()]
+    yield SHIFTED, unpriced(shifts, turned)
+    ends = (extremes(corridor, budget, sidecar, slo) if own is None else extremes_of(timing, own, sidecar, slo)
+            for slo in setting.slos)  # fmt: skip
+    for arm, rows in zip((OPTIMUM, PESSIMUM), zip(*ends, strict=True), strict=True):
+        yield arm, unpriced(np.stack(rows), None if own is None else [own] * len(rows))
+
+
+def _reordered(
+    plan: Plan, setting: Setting, seed: int, arm: str, own: Merges | None, n: int, batch: int = 0
+) -> list[Merges] | None:
+    """The policy's merges in n random orders, by a stream of their own; None where they are all alike."""
+    if own is None:
+        return None
+    rng = seeds.generator(plan.root_seed, f"{arm}-merges", setting.name, seed, batch)
+    return [own.ordered(order) for order in own.orders(n, rng)]
 
 
 def peer_controls_of(
@@ -392,7 +460,15 @@ def cross(plan: Plan, setting: Setting, seed: int, made: list[Placements]) -> Pl
     sidecar = load(plan, setting, seed, setting.worlds.workload(seed))
     if setting.peers is not None:
         return _priced(setting.peers, sidecar, [setting.peers.read(p)[0] for p in made], setting.slos)
-    gaps = [p.rows()[0] for p in made]
-    lengths = np.array([len(g) for g in gaps], np.int32)
-    flat = np.concatenate(gaps)
-    return Placements(lengths, flat, costs(sidecar, gaps, setting.corridor, setting.slos))
+    return priced(sidecar, crossed(made, setting), setting)
+
+
+def crossed(made: Sequence[Placements], setting: Setting) -> Placements:
+    """The policy's schedules of all seeds as one arm, unpriced."""
+    lengths = np.concatenate([p.lengths for p in made])
+    merges = None
+    if any(p.merges is not None for p in made):
+        alike = (Merges.alike(int(p.lengths[0]), setting.corridor.merge_ns) for p in made)
+        merges = tuple(p.merges_of(0) or a for p, a in zip(made, alike, strict=True))
+    unpriced = np.zeros((len(lengths), len(setting.slos)), np.int64)
+    return Placements(lengths, np.concatenate([p.gaps for p in made]), unpriced, merges=merges)

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 from protocol.merging.corridor import Corridor
 from protocol.merging.peers.schedules import Peers
+from protocol.merging.practice import Practice, Timing
 from protocol.merging.schedule import Schedule
 from protocol.replay.sidecar import LoadedSidecar, Sidecar
 from protocol.scheduler import SchedulerSource
@@ -58,6 +59,8 @@ class Setting:
     """One regime, resolved: everything that its seeds share.  Picklable, so that workers can take it.
 
     peers : how groups of islands merge on their own; None where all islands merge together.
+    practice : how long merges take, which fragment each moves, whether it is committed.  transfer_ns : of a merge where
+        the practice names no durations; the corridor's merge also has what delay and applying add.
     """
 
     name: str
@@ -69,6 +72,12 @@ class Setting:
     n_seeds: int
     planner_budget: int
     peers: Peers | None = None
+    practice: Practice = Practice()
+    transfer_ns: int = 0
+
+    @property
+    def timing(self) -> Timing:
+        return Timing(self.corridor, self.practice)
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from protocol.campaign.plan import Setting
+from protocol.errors import BadInput
 from protocol.evidence.model import Evidence
 from protocol.evidence.order import random_order
 from protocol.merging.schedule import Schedule
 from protocol.replay.replay import Replay
-from protocol.workload.trace import RequestTrace
+from protocol.workload.trace import NS_PER_S, RequestTrace
 
 #: Replays of a seed beside its draws: the policy, and no merges twice.
 IDLE, FIXED = 2, 3
@@ -43,6 +44,9 @@ def run(
     left = outstanding(evidence, root_seed, draws, attempts)
     done = []
     for e in evidence:
+        if any(p.merges is not None for p in e.placed.values()):
+            expected = f"merges of {setting.corridor.merge_ns / NS_PER_S:g} s each: a merge load runs one length"
+            raise BadInput(f"{e.regime}, seed {e.seed}", "merges that are not all alike", expected)
         trace = setting.worlds.workload(e.seed).trace
         made = list(e.served)
         for position, (arm, draw) in enumerate(random_order(root_seed, setting.name, e.seed, IDLE, draws)):

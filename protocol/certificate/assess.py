@@ -17,7 +17,7 @@ from protocol.evidence.model import Evidence
 from protocol.gates.envelope import Measured, envelope_gate, measure
 from protocol.gates.integrity import integrity_gate
 from protocol.gates.load_match import load_match_gate
-from protocol.gates.progress import merges_of, progress_gate, steps_beside
+from protocol.gates.progress import merges_at, merges_of, progress_gate, steps_beside
 from protocol.gates.result import VERDICT, GateResult, worst
 from protocol.gates.spec import Spec
 from protocol.gates.transfer import transfer_gate
@@ -190,10 +190,11 @@ def _seed_summary(e: Evidence, spec: Spec) -> dict[str, Any]:
     made = merges_of(e, POLICY, spec)
     merges = made[0] if made else 0
     policy_replay = e.replay(POLICY) if spec.on_server else None
-    busy_s = merges * corridor.merge_ns / NS_PER_S
+    kinds = merges_at(e, POLICY, 0)
+    busy_s = spec.timing.busy_ns(merges if kinds is None else kinds) / NS_PER_S
     return {
         **plain_values,
         "merges": merges,
         "busy_s": busy_s if policy_replay is None else policy_replay.inside(corridor.horizon_ns)[1],
-        "inner_steps": steps_beside(merges, corridor),
+        "inner_steps": steps_beside(merges, e, POLICY, 0, spec),
     }

@@ -16,6 +16,7 @@ from protocol.gates.result import Status
 from protocol.gates.spec import BackEnd, Spec
 from protocol.merging.corridor import Corridor
 from protocol.merging.peers.schedules import Merging, Peers
+from protocol.merging.practice import Practice
 from protocol.reading import read
 from protocol.workload.slo import Slo
 
@@ -108,6 +109,11 @@ class RegimePart(OpenPart):
     sidecar: SidecarPart
     tokens_per_step: int
     peer: dict[str, Any] | None = None
+    merge: dict[str, Any] | None = None
+
+    def practice(self) -> Practice:
+        """How its merges are practised.  Raises BadInput on an impossible table."""
+        return Practice() if self.merge is None else read(Practice, self.merge, f"{self.name}, merge")
 
     def peers(self) -> Peers | None:
         """How its islands merge as peers; None where all merge together.  Raises BadInput on an impossible table."""
@@ -215,6 +221,7 @@ class Head(Part):
             kind=self.contender.kind,
             corridor=regime.corridor.corridor(),
             peers=regime.peers(),
+            practice=regime.practice(),
             islands=regime.islands,
             slos=tuple(Slo.parse(text) for text in regime.slos),
             n_seeds=regime.n_seeds,

@@ -147,6 +147,7 @@ class Asked:
         setting, text = generated(
             world, root.seed, Overrides(slos=tuple(self.judging.slo) if self.judging.slo else None)
         )
+        real.refuse_practised("live", setting)
         watched = self.learner.watched()
         if watched is not None:
             setting, text = watching(watched, setting, text)

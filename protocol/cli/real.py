@@ -68,6 +68,7 @@ def reach(url: str, asked: Server, chosen: Chosen) -> Reached:
         raise BadInput(f"{settings[0].name}, seed 0", "no requests", "a trace with at least one request")
     if trace.n_islands != 1:
         raise BadInput(f"--sidecar, {settings[0].name}", f"{trace.n_islands} islands", "1: one server, one island")
+    refuse_practised("--sidecar", settings[0])
     load, target = MergeLoad.parse(asked.merge_load), target_of(url, asked)
     version = identity.server_version(url)
     found = regimes[0].sidecar.calibration
@@ -82,6 +83,14 @@ def reach(url: str, asked: Server, chosen: Chosen) -> Reached:
 def target_of(url: str, asked: Server) -> Target:
     model = model_at(url, asked.model)
     return Target(url, model, chat=asked.chat, token_ids=not asked.text, vocabulary=asked.vocabulary)
+
+
+def refuse_practised(option: str, setting: Setting) -> None:
+    """A merge load runs merges of one length.  Raises BadInput."""
+    if not setting.practice.ordinary:
+        raise BadInput(
+            f"{option}, {setting.name}", "merges that are not all alike ([merge])", "a regime without [merge]"
+        )
 
 
 def described(sidecar: RealSidecar | LiveServer, version: str, name: str | None) -> dict[str, Any]:

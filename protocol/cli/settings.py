@@ -33,7 +33,7 @@ from protocol.merging.schedule import Schedule
 from protocol.regimes.regime import Regime
 from protocol.replay.measurements import SERVED
 from protocol.workload.slo import Slo
-from protocol.workload.trace import NS_PER_S, RequestTrace
+from protocol.workload.trace import NS_PER_S, RequestTrace, seconds_to_ns
 
 #: The five regimes of the papers, in the order in which they are reported.
 PUBLISHED = ("ordinary", "high-pressure", "sync-heavy-steady", "bursty-periodic", "bursty-aperiodic")
@@ -170,6 +170,8 @@ def setting_of(regime: Regime, worlds: Worlds, slos: Sequence[str] | None) -> Se
         n_seeds=regime.seeds,
         planner_budget=regime.planner_budget,
         peers=regime.peers(),
+        practice=regime.merge,
+        transfer_ns=seconds_to_ns(regime.merge_s),
     )
 
 

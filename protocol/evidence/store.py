@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from protocol.errors import BadInput
 from protocol.evidence import trained, version_1
 from protocol.evidence.model import Evidence, Probe, attached, attached_training
-from protocol.merging.placements import Placements
+from protocol.merging.placements import OF_MERGES, Placements
+from protocol.merging.practice import Merges
 from protocol.parquet import read_table, write_tables
 from protocol.replay.measurements import Measurements
 from protocol.replay.replay import LiveDecision, Replay, Scrape
@@ -53,6 +54,8 @@ _ANSWER = {
 }  # fmt: skip
 _SEEN = {name: pa.int64() if name in _WHOLE else pa.float64() for name in SEEN}
 _SCRAPE = {"at_ns": pa.int64(), "running": pa.int64(), "waiting": pa.int64(), "client": pa.int64()}
+#: Of each merge, where they are not all alike: OF_MERGES.
+_OF_MERGE = (pa.int64(), pa.int16(), pa.bool_())
 _MAY_LACK = {"said", "running", "waiting", "died", *SEEN}
 
 
@@ -62,6 +65,7 @@ _MAY_LACK = {"said", "running", "waiting", "died", *SEEN}
 def write(evidence: Sequence[Evidence], folder: Path) -> list[str]:
     """Write the raw files into `folder`; returns their names.  Same evidence, same bytes; no file without rows."""
     peers = any(p.sizes is not None for e in evidence for p in e.placed.values())
+    kinds = any(p.merges is not None for e in evidence for p in e.placed.values())
     tables = {SEEDS: _seeds_table(evidence)}
     parts: dict[str, list[pa.Table]] = {
         DECISIONS: [_labelled(e, decided_ns=e.decided_ns, merged=e.merged) for e in evidence if e.simulated],
@@ -70,7 +74,7 @@ def write(evidence: Sequence[Evidence], folder: Path) -> list[str]:
             for e in evidence
             for arm, r in e.simulated.items()
         ],
-        PLACEMENTS: [_placement_table(e, arm, p, peers) for e in evidence for arm, p in e.placed.items()],
+        PLACEMENTS: [_placement_table(e, arm, p, peers, kinds) for e in evidence for arm, p in e.placed.items()],
     }
     tables |= {name: pa.concat_tables(found) for name, found in parts.items() if found}
     names = write_tables(tables, folder)
@@ -142,8 +146,10 @@ def _labelled(
     return pa.table(data)
 
 
-def _placement_table(e: Evidence, arm: str, p: Placements, peers: bool) -> pa.Table:
-    """peers : some regime of the campaign names participants, so every row has the column for them."""
+def _placement_table(e: Evidence, arm: str, p: Placements, peers: bool, kinds: bool) -> pa.Table:
+    """peers, kinds : some regime of the campaign names participants, or has merges that are not all alike, so every
+    row has the columns for them.
+    """
     offsets = np.concatenate([[0], np.cumsum(p.lengths)]).astype(np.int32)
     slos = p.violations.shape[1]
     costs = np.arange(0, len(p) * slos + 1, slos, dtype=np.int32) if slos else np.zeros(len(p) + 1, np.int32)
@@ -157,6 +163,12 @@ def _placement_table(e: Evidence, arm: str, p: Placements, peers: bool) -> pa.Ta
         edges = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
         merges = pa.ListArray.from_arrays(edges, pa.array(members.astype(np.int16)))
         data["groups"] = pa.ListArray.from_arrays(offsets if p.sizes is not None else offsets * 0, merges)
+    if kinds:
+        ends = offsets if p.merges is not None else offsets * 0
+        for name, kind in zip(OF_MERGES, _OF_MERGE, strict=True):
+            data[name] = pa.ListArray.from_arrays(ends, pa.array(p.column(name), kind))
+        following = np.zeros(len(p), np.int64) if p.merges is None else [m.next_ns for m in p.merges]
+        data["next_ns"] = pa.array(following, pa.int64())
     return pa.table(data)
 
 
@@ -228,7 +240,23 @@ def _placed(table: pa.Table) -> Placements:
     gaps, costs = table["gaps"].combine_chunks(), table["violations"].combine_chunks().flatten().to_numpy()
     slos = len(costs) // len(table)
     return Placements(
-        gaps.value_lengths().to_numpy(), gaps.flatten().to_numpy(), costs.reshape(len(table), slos), *_groups(table)
+        gaps.value_lengths().to_numpy(), gaps.flatten().to_numpy(), costs.reshape(len(table), slos), *_groups(table),
+        merges=_merges(table),
+    )  # fmt: skip
+
+
+def _merges(table: pa.Table) -> tuple[Merges, ...] | None:
+    """What the merges of each schedule are; None for a regime in which all are alike."""
+    if "next_ns" not in table.column_names:
+        return None
+    following = table["next_ns"].to_pylist()
+    if not any(following):
+        return None
+    columns = [table[name].combine_chunks() for name in OF_MERGES]
+    edges = np.cumsum(columns[0].value_lengths().to_numpy())[:-1]
+    split = [np.split(c.flatten().to_numpy(zero_copy_only=False), edges) for c in columns]
+    return tuple(
+        Merges(took, fragment, committed, n) for took, fragment, committed, n in zip(*split, following, strict=True)
     )
 
 

@@ -285,7 +285,8 @@ def _first(values: NDArray[np.float64]) -> float:
 def _exchanged(measured: Measured) -> NDArray[np.float64]:
     """[s, t]: sync-excess violations in pp on trace s, as simulated, of the schedule that was made on trace t.
 
-    Scaled to the merges of the schedule made on trace s, so that a schedule that merges less gains nothing by that.
+    Scaled to the merges of the schedule made on trace s, so that a schedule that merges less gains nothing by that;
+    where merges are not all alike, to the time that they are busy.
     """
     size = len(measured.evidence)
     every = max((e.seed for e in measured.evidence), default=-1) + 1
@@ -294,8 +295,11 @@ def _exchanged(measured: Measured) -> NDArray[np.float64]:
     for row, e in enumerate(measured.evidence):
         placed, excess = e.placed.get(CROSSED), measured.priced_excess(e, CROSSED)
         if placed is not None and len(excess) >= every:
-            merges = np.where(placed.lengths > 0, placed.lengths, np.nan)
-            cost[row] = (excess / merges * placed.lengths[e.seed])[columns]
+            busy = placed.lengths
+            if placed.merges is not None:
+                busy = np.array([measured.spec.timing.busy_ns(m) for m in placed.merges])
+            made = np.where(busy > 0, busy, np.nan)
+            cost[row] = (excess / made * busy[e.seed])[columns]
     return cost
 
 

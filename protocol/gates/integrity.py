@@ -14,6 +14,7 @@ from protocol.gates.peers import budget_check, corridor_check
 from protocol.gates.result import Check, GateResult, Status
 from protocol.gates.spec import Spec
 from protocol.merging.corridor import Corridor
+from protocol.merging.practice import Merges, same_kinds
 from protocol.replay.measurements import FAILED, REFUSED, SERVED
 from protocol.replay.replay import MERGE_WITHIN_NS, NO_SYNC, POLICY, UNIFORM, Replay
 from protocol.workload.trace import NS_PER_S
@@ -57,8 +58,9 @@ def _corridor(evidence: Sequence[Evidence], spec: Spec) -> Check:
             # What happened happened: a log that this corridor cannot match is not judged, it did not defy anything.
             status: Status = "undecidable" if recorded else "failed"
             return Check("corridor", status, f"seed {e.seed}: {e.corridor_violation}", n=len(evidence))
-        for gaps in e.placed[POLICY].rows():
-            stored = spec.corridor.violation(spec.corridor.start_ns(gaps))
+        own = e.placed[POLICY]
+        for k, gaps in enumerate(own.rows()):
+            stored = spec.timing.violation(spec.timing.start_ns(gaps, own.merges_of(k)), own.merges_of(k))
             if stored:
                 return Check("corridor", "failed", f"seed {e.seed}: {stored}", n=len(evidence))
     return _inside(sum(len(e.placed[POLICY].gaps) for e in evidence), evidence)
@@ -126,7 +128,7 @@ def _outside(merges_ns: NDArray[np.int64], corridor: Corridor) -> str | None:
 
 
 def _budget(evidence: Sequence[Evidence], spec: Spec) -> Check:
-    realised, corridor = [], spec.corridor
+    realised, busy_ns, kinds = [], 0, False
     for e in evidence:
         budget = int(e.placed[POLICY].lengths[0])
         realised.append(budget)
@@ -137,15 +139,29 @@ def _budget(evidence: Sequence[Evidence], spec: Spec) -> Check:
         if controls is None or not len(controls):
             status: Status = "undecidable" if spec.kind == "recorded" and e.corridor_violation else "failed"
             return Check("budget", status, f"seed {e.seed}: no matched draws")
+        own = e.placed[POLICY].merges_of(0)
+        busy_ns += spec.timing.busy_ns(budget if own is None else own)
+        kinds = kinds or own is not None
         for draw, gaps in enumerate(controls.rows()):
-            starts = corridor.start_ns(gaps)
-            inside = int(np.sum((starts >= 0) & (starts + corridor.merge_ns <= corridor.horizon_ns)))
-            if inside != budget:
-                reason = f"seed {e.seed}, draw {draw}: {inside} merges inside the horizon, the policy made {budget}"
-                return Check("budget", "failed", reason)
-    busy_s = sum(realised) * corridor.merge_ns / 1e9
+            problem = _other_budget(gaps, controls.merges_of(draw), budget, own, spec)
+            if problem:
+                return Check("budget", "failed", f"seed {e.seed}, draw {draw}: {problem}")
+    busy_s = busy_ns / 1e9
     reason = f"policy and every draw realised the same merges in every seed ({min(realised)} to {max(realised)} a seed)"
+    reason += ", each with its own length, fragment and outcome" if kinds else ""
     return Check("budget", "passed", reason, n=len(evidence), details={"realised": realised, "busy_s": busy_s})
+
+
+def _other_budget(
+    gaps: NDArray[np.int32], merges: Merges | None, budget: int, own: Merges | None, spec: Spec
+) -> str | None:
+    """Where a draw has not the policy's merges, all of them inside the horizon; None where it has."""
+    if (own is None) != (merges is None) or (own is not None and merges is not None and not same_kinds(own, merges)):
+        return "merges of other lengths, fragments or outcomes than the policy's"
+    starts, lengths = spec.timing.start_ns(gaps, merges), spec.timing.lengths_ns(merges)
+    ends = starts + (spec.corridor.merge_ns if lengths is None else lengths)
+    inside = int(np.sum((starts >= 0) & (ends <= spec.corridor.horizon_ns)))
+    return None if inside == budget else f"{inside} merges inside the horizon, the policy made {budget}"
 
 
 def _causality(evidence: Sequence[Evidence], spec: Spec) -> Check:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from protocol.calibration.support import Support
 from protocol.merging.corridor import Corridor
 from protocol.merging.peers.schedules import Peers
+from protocol.merging.practice import Practice, Timing
 from protocol.workload.slo import Slo
 
 #: Where the judged replays come from.
@@ -58,6 +59,11 @@ class Spec:
     confinement: Mapping[str, Any] | None = None
     unconfined: bool = False
     until_decided: bool = False
+    practice: Practice = Practice()
+
+    @property
+    def timing(self) -> Timing:
+        return Timing(self.corridor, self.practice)
 
     @property
     def on_server(self) -> bool:

@@ -3,7 +3,8 @@
 A placement of K merges is a list of gaps g_1 .. g_K, each in [gap_min, gap_max] decisions.  With N their sum, it
 fits when N grid + K merge <= horizon, and the loop stops there when the decision at gap_max after the last merge
 would end too late: (N + gap_max) grid + (K + 1) merge > horizon.  So only K and N matter: the placements of K
-merges are the bounded compositions of N into K parts, for all N of one range.
+merges are the bounded compositions of N into K parts, for all N of one range.  Where merges take different times, only
+their sum, and what the merge after them would take, stand in the place of K merge and of the last one (`Spent`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,14 @@ _KEEP_CELLS = 12_000_000
 #: with this head room nothing underflows up to the number of merges below.
 _SCALE = 2.0**960
 MOST_MERGES = 3_000
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What the merges of a placement take in all, and what the one after them would have taken, both in ns."""
+
+    total_ns: int
+    next_ns: int
 
 
 @dataclass(frozen=True)
@@ -72,17 +81,26 @@ class Corridor:
         """Decision at which a merge is forced."""
         return self.h_max // self.decision_steps
 
-    def start_ns(self, gaps: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Merge starts from gaps in decisions; both shape (..., K)."""
+    def start_ns(self, gaps: NDArray[np.integer], took_ns: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """Merge starts from gaps in decisions; both shape (..., K).
+
+        took_ns : int64, shape (..., K), how long each merge takes; None: all of them `merge_ns`.
+        """
         wide = np.asarray(gaps, np.int64)
-        return np.cumsum(wide, axis=-1) * self.grid_ns + np.arange(wide.shape[-1]) * self.merge_ns
+        if took_ns is None:
+            return np.cumsum(wide, axis=-1) * self.grid_ns + np.arange(wide.shape[-1]) * self.merge_ns
+        return np.cumsum(wide, axis=-1) * self.grid_ns + np.cumsum(took_ns, axis=-1) - took_ns
 
     # What fits ---------------------------------------------------------------------------------------------------
 
-    def sum_range(self, k: int) -> tuple[int, int]:
-        """Least and largest sum of the gaps of k merges; the first exceeds the second when k merges do not fit."""
-        low = (self.horizon_ns - (k + 1) * self.merge_ns) // self.grid_ns - self.gap_max + 1
-        high = (self.horizon_ns - k * self.merge_ns) // self.grid_ns
+    def sum_range(self, k: int, spent: Spent | None = None) -> tuple[int, int]:
+        """Least and largest sum of the gaps of k merges; the first exceeds the second when k merges do not fit.
+
+        spent : what these merges take; None: `merge_ns` each.
+        """
+        taken = Spent(k * self.merge_ns, self.merge_ns) if spent is None else spent
+        low = (self.horizon_ns - taken.total_ns - taken.next_ns) // self.grid_ns - self.gap_max + 1
+        high = (self.horizon_ns - taken.total_ns) // self.grid_ns
         return max(k * self.gap_min, low), min(k * self.gap_max, high)
 
     def feasible_budgets(self) -> range:
@@ -95,8 +113,15 @@ class Corridor:
         most = self.horizon_ns // (self.gap_min * self.grid_ns + self.merge_ns)
         return range(fewest, most + 1)
 
-    def check_budget(self, k: int) -> None:
+    def check_budget(self, k: int, spent: Spent | None = None) -> None:
         """Raises InfeasibleCorridor, which says what fits, when k merges do not."""
+        if spent is not None:
+            low, high = self.sum_range(k, spent)
+            if low > high:
+                where = f"corridor of {self.h_min} to {self.h_max} steps in {self.horizon_ns / 1e9:g} s"
+                found = f"{k} merges that take {spent.total_ns / 1e9:g} s in all"
+                raise InfeasibleCorridor(where, found, "merges that fit between H_min and H_max")
+            return
         if k in self.feasible_budgets():
             return
         fits = self.feasible_budgets()
@@ -107,13 +132,13 @@ class Corridor:
         )
         raise InfeasibleCorridor(where, f"a budget of {k} merges", f"{span} merges, which is what fits")
 
-    def count(self, k: int) -> int:
+    def count(self, k: int, spent: Spent | None = None) -> int:
         """Number of placements of k merges, exactly (0 when none fits).
 
         Compositions into k parts with upper bounds, by inclusion and exclusion (Stanley, Enumerative
         Combinatorics I, section 1.9 exercises): sum_j (-1)^j C(k, j) C(s - j (w + 1) + k, k) have a sum <= s.
         """
-        low, high = self.sum_range(k)
+        low, high = self.sum_range(k, spent)
         if k < 0 or low > high:
             return 0
         base, width = k * self.gap_min, self.gap_max - self.gap_min
@@ -131,7 +156,7 @@ class Corridor:
 
     # Draws -------------------------------------------------------------------------------------------------------
 
-    def sample(self, k: int, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    def sample(self, k: int, n: int, rng: np.random.Generator, spent: Spent | None = None) -> NDArray[np.int64]:
         """n independent placements of k merges, uniform over all of them: gaps, int64, shape (n, k).
 
         Backward sampling: with c_i(s) the number of ways in which i gaps sum to s, draw the total s_k from c_k,
@@ -140,7 +165,7 @@ class Corridor:
 
         Raises InfeasibleCorridor when k merges do not fit, BadInput above 3,000 merges or for n < 0.
         """
-        self.check_budget(k)
+        self.check_budget(k, spent)
         if n < 0:
             raise BadInput("corridor, draws", str(n), "0 or more")
         if k > MOST_MERGES:
@@ -149,7 +174,7 @@ class Corridor:
         if k == 0 or n == 0:
             return np.ascontiguousarray(gaps.T)
         width = self.gap_max - self.gap_min
-        low, high = (s - k * self.gap_min for s in self.sum_range(k))
+        low, high = (s - k * self.gap_min for s in self.sum_range(k, spent))
         # Sums of the first i gaps, less i gap_min, through which a placement can pass.
         first = [max(0, low - (k - i) * width) for i in range(k + 1)]
         last = [min(i * width, high) for i in range(k + 1)]
@@ -190,14 +215,18 @@ class Corridor:
         The circle holds the decisions left in the horizon beside k merges; what runs over its end comes in at its
         start, where the last gap and the first join.  Shifts that leave the corridor are not returned.
         """
+        return self.turned(gaps)[0]
+
+    def turned(self, gaps: ArrayLike, spent: Spent | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The same, and which merge comes first in each, int64, shape (n,): the others follow in their order."""
         own = np.asarray(gaps, np.int64)
         k = len(own)
         if k == 0:
-            return np.empty((0, 0), np.int64)
-        low, high = self.sum_range(k)
-        circle = (self.horizon_ns - k * self.merge_ns) // self.grid_ns
+            return np.empty((0, 0), np.int64), np.empty(0, np.int64)
+        low, high = self.sum_range(k, spent)
+        circle = (self.horizon_ns - (k * self.merge_ns if spent is None else spent.total_ns)) // self.grid_ns
         joined = circle - int(own.sum()) + int(own[0])
-        rows: dict[tuple[int, ...], None] = {}
+        rows: dict[tuple[int, ...], int] = {}
         # Cut the circle inside the gap before merge j; `joined` is the gap that spans the old end and start.
         for j in range(k):
             cut = joined if j == 0 else int(own[j])
@@ -206,13 +235,13 @@ class Corridor:
                 continue
             for gap in range(self.gap_min, min(self.gap_max, cut) + 1):
                 if low <= circle - (cut - gap) <= high:
-                    rows[(gap, *rest.tolist())] = None
+                    rows[(gap, *rest.tolist())] = j
         rows.pop(tuple(own.tolist()), None)
-        return np.array(list(rows), np.int64).reshape(-1, k)
+        return np.array(list(rows), np.int64).reshape(-1, k), np.array(list(rows.values()), np.int64)
 
     # Membership --------------------------------------------------------------------------------------------------
 
-    def gaps(self, start_ns: ArrayLike) -> NDArray[np.int64]:
+    def gaps(self, start_ns: ArrayLike, took_ns: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Gaps in decisions from merge starts, both int64, shape (K,).
 
         Raises BadInput when a start is not on the decision grid that begins where the merge before it ended.
@@ -221,7 +250,10 @@ class Corridor:
         if start.ndim != 1 or (start.size and not np.issubdtype(start.dtype, np.integer)):
             raise BadInput("schedule, start", f"{start.dtype} of shape {start.shape}", "whole nanoseconds in a list")
         start = start.astype(np.int64)
-        waits = np.diff(start, prepend=-self.merge_ns) - self.merge_ns
+        if took_ns is None:
+            waits = np.diff(start, prepend=-self.merge_ns) - self.merge_ns
+        else:
+            waits = start - np.concatenate([[0], (start + took_ns)[:-1]])
         off = np.flatnonzero(waits % self.grid_ns)
         if off.size:
             i = int(off[0])
@@ -229,10 +261,15 @@ class Corridor:
             raise BadInput(f"schedule, merge {i + 1}", found, f"a multiple of {self.decision_steps} steps")
         return waits // self.grid_ns
 
-    def violation(self, start_ns: ArrayLike) -> str | None:
-        """Why the control loop cannot have produced these merge starts, in one line; None when it can."""
+    def violation(
+        self, start_ns: ArrayLike, took_ns: NDArray[np.int64] | None = None, next_ns: int | None = None
+    ) -> str | None:
+        """Why the control loop cannot have produced these merge starts, in one line; None when it can.
+
+        took_ns : int64, shape (K,), how long each merge takes; next_ns : the one after them.  None: `merge_ns`.
+        """
         try:
-            gaps = self.gaps(start_ns)
+            gaps = self.gaps(start_ns, took_ns)
         except BadInput as problem:
             return str(problem)
         for i, gap in enumerate(gaps.tolist()):
@@ -242,11 +279,11 @@ class Corridor:
             if gap > self.gap_max:
                 return f"merge {i + 1} starts {steps} inner steps after {self._before(i)}; H_max is {self.h_max}"
         k, total = len(gaps), int(gaps.sum())
-        end_ns = total * self.grid_ns + k * self.merge_ns
+        end_ns = total * self.grid_ns + (k * self.merge_ns if took_ns is None else int(took_ns.sum()))
         if end_ns > self.horizon_ns:
             return f"merge {k} ends at {end_ns / 1e9:g} s, past the horizon of {self.horizon_ns / 1e9:g} s"
         forced_ns = end_ns + self.gap_max * self.grid_ns
-        if forced_ns + self.merge_ns <= self.horizon_ns:
+        if forced_ns + (self.merge_ns if next_ns is None else next_ns) <= self.horizon_ns:
             return (
                 f"nothing merges after {self._before(k)} until the horizon of {self.horizon_ns / 1e9:g} s, "
                 f"though H_max forces a merge at {forced_ns / 1e9:g} s"
@@ -259,7 +296,7 @@ class Corridor:
 
     # Optimum -----------------------------------------------------------------------------------------------------
 
-    def optimum(self, k: int, cost: NDArray[np.float64]) -> NDArray[np.int64]:
+    def optimum(self, k: int, cost: NDArray[np.float64], spent: Spent | None = None) -> NDArray[np.int64]:
         """Gaps, int64, shape (k,), of a placement of least total cost; of equals, the one that ends earliest.
 
         cost : float64, shape (k, N + 1), N = sum_range(k)[1]; cost[i, n] is the price of merge i after n decisions
@@ -268,24 +305,26 @@ class Corridor:
         Dynamic programming with a sliding-window minimum, O(k N).  Raises InfeasibleCorridor when k merges do not
         fit, BadInput for a wrong shape or a cost that is not finite.
         """
-        self.check_budget(k)
-        low, high = self.sum_range(k)
+        self.check_budget(k, spent)
+        low, high = self.sum_range(k, spent)
         cost = np.ascontiguousarray(cost, np.float64)
         if cost.shape != (k, high + 1):
             raise BadInput("corridor, cost", f"shape {cost.shape}", f"{(k, high + 1)}")
         if k == 0:
             return np.empty(0, np.int64)
         for i in range(k):
-            reached = cost[i, self._earliest(i, k, low) : self._latest(i, k, high) + 1]
+            reached = cost[i, self.earliest(i, k, low) : self.latest(i, k, high) + 1]
             if not np.isfinite(reached).all():
                 raise BadInput(f"corridor, cost of merge {i + 1}", "NaN or inf", "finite costs")
-        bounds = np.array([(self._earliest(i, k, low), self._latest(i, k, high)) for i in range(k)], np.int64)
+        bounds = np.array([(self.earliest(i, k, low), self.latest(i, k, high)) for i in range(k)], np.int64)
         return _optimum(cost, bounds, self.gap_min, self.gap_max)
 
-    def _earliest(self, i: int, k: int, low: int) -> int:
+    def earliest(self, i: int, k: int, low: int) -> int:
+        """Least sum of the gaps up to merge i of k whose gaps sum to at least `low`."""
         return max((i + 1) * self.gap_min, low - (k - 1 - i) * self.gap_max)
 
-    def _latest(self, i: int, k: int, high: int) -> int:
+    def latest(self, i: int, k: int, high: int) -> int:
+        """Largest sum of the gaps up to merge i of k whose gaps sum to at most `high`."""
         return min((i + 1) * self.gap_max, high - (k - 1 - i) * self.gap_min)
 
 

@@ -19,6 +19,10 @@ class Schedule:
     busy_ns : int64, shape (K, n_islands); how long merge k occupies island i from its start, 0 when the
         island takes no part.  An all-islands merge has one positive value in every column; a pair has two.
     fragment : int16, shape (K,), which model fragment is merged (0 for the whole model).
+    committed : bool, shape (K,), whether training gained by it; one that was not was busy all the same.
+    applied_ns : int64, shape (K, 2), when what was sent is applied, on every island that takes part, after it was sent
+        and before the next merge begins; None where sending is all.
+    send_slowdown : of a server's iterations while merges send; None: what it has for a merge.
 
     Raises BadInput when an island's merges overlap or a merge occupies nobody.
     """
@@ -26,6 +30,9 @@ class Schedule:
     start_ns: NDArray[np.int64]
     busy_ns: NDArray[np.int64]
     fragment: NDArray[np.int16] = None  # type: ignore[assignment]  # filled in below
+    committed: NDArray[np.bool_] = None  # type: ignore[assignment]  # filled in below
+    applied_ns: NDArray[np.int64] | None = None
+    send_slowdown: float | None = None
 
     def __post_init__(self) -> None:
         start = whole("schedule", "start", self.start_ns, "i8")
@@ -33,8 +40,14 @@ class Schedule:
         if busy.ndim != 2 or len(busy) != len(start):
             raise BadInput("schedule, busy", f"shape {busy.shape}", f"({len(start)}, islands)")
         fragment = frozen(np.zeros(len(start)) if self.fragment is None else self.fragment, "i2")
-        for column, values in (("start_ns", start), ("busy_ns", busy), ("fragment", fragment)):
+        committed = frozen(np.ones(len(start)) if self.committed is None else self.committed, "?")
+        columns = {"start_ns": start, "busy_ns": busy, "fragment": fragment, "committed": committed}
+        if self.applied_ns is not None:
+            columns["applied_ns"] = frozen(self.applied_ns, "i8")
+        for column, values in columns.items():
             object.__setattr__(self, column, values)
+            if len(values) != len(start):
+                raise BadInput(f"schedule, {column}", f"{len(values)} merges", f"{len(start)}")
         if len(start) == 0:
             return
         if start[0] < 0 or bool(np.any(np.diff(start) < 0)):
@@ -71,10 +84,16 @@ class Schedule:
         return self.start_ns / NS_PER_S
 
     def windows_ns(self, island: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Begin and end of the windows in which this island merges, both int64 of equal length."""
+        """Begin and end of the windows in which this island sends or applies, both int64 of equal length."""
         takes_part = self.busy_ns[:, island] > 0
         begin = self.start_ns[takes_part]
-        return begin, begin + self.busy_ns[takes_part, island]
+        end = begin + self.busy_ns[takes_part, island]
+        if self.applied_ns is None:
+            return begin, end
+        applied = self.applied_ns[takes_part]
+        return np.stack([begin, applied[:, 0]], axis=1).ravel(), np.stack([end, applied[:, 1]], axis=1).ravel()
 
     def equals(self, other: Schedule) -> bool:
-        return all(np.array_equal(getattr(self, c), getattr(other, c)) for c in ("start_ns", "busy_ns", "fragment"))
+        columns = ("start_ns", "busy_ns", "fragment", "committed", "applied_ns")
+        same = all(np.array_equal(getattr(self, c), getattr(other, c)) for c in columns)
+        return same and self.send_slowdown == other.send_slowdown

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from protocol.errors import SchedulerError
 from protocol.merging.corridor import Corridor
+from protocol.merging.practice import Merges, Timing
 from protocol.merging.schedule import Schedule
 from protocol.replay.measurements import Measurements
-from protocol.replay.sidecar import LoadedSidecar, ServingState
+from protocol.replay.sidecar import LoadedSidecar, ServingState, Session
 from protocol.scheduler import IslandObservation, Observation, SchedulerRun
 from protocol.workload.learner import Learner
 from protocol.workload.trace import NS_PER_S, RequestTrace, Workload, frozen
@@ -28,7 +29,7 @@ class Rollout:
     decided_ns : int64, shape (n,), times at which it was asked.  merged : bool, shape (n,), its answers.
     forced : bool, shape (K,), merges that H_max imposed.  measurements : rows as the sidecar served them
     while the decisions were taken, None when the loop stopped early.  groups : participants of each merge, None where
-    all islands merge.
+    all islands merge.  merges : what its merges were, None where all of them are alike.
     """
 
     schedule: Schedule
@@ -37,6 +38,7 @@ class Rollout:
     forced: NDArray[np.bool_]
     measurements: Measurements | None
     groups: tuple[tuple[int, ...], ...] | None = None
+    merges: Merges | None = None
 
 
 class Arrivals:
@@ -53,11 +55,20 @@ class Arrivals:
 class ControlLoop:
     """The rules of the loop, whatever keeps its time: when a decision is due, when a merge is forced or too late.
 
-    Inner steps stop while a merge runs, and the grid of decisions begins anew where the last merge ended.
+    Inner steps stop while a merge runs, but for those that its practice trains meanwhile, and the grid of decisions
+    begins anew where the last merge ended.
     """
 
-    def __init__(self, workload: Workload, corridor: Corridor, learner: Learner) -> None:
+    def __init__(
+        self, workload: Workload, corridor: Corridor, learner: Learner,
+        timing: Timing | None = None, stream: Merges | None = None,
+    ) -> None:  # fmt: skip
+        """stream : what the merges of this run will be, however many it makes; None: all alike."""
         self.workload, self.corridor, self.learner = workload, corridor, learner
+        self._stream, self._delay_steps = stream, 0
+        self._lengths_ns: NDArray[np.int64] | None = None
+        if timing is not None and stream is not None:
+            self._lengths_ns, self._delay_steps = timing.lengths_ns(stream), timing.practice.sync_delay_steps
         self._arrivals = Arrivals(workload.trace, corridor.horizon_ns)
         self._base_ns = self._base_steps = 0
         self._gap = corridor.gap_min
@@ -67,7 +78,12 @@ class ControlLoop:
     def due_ns(self) -> int | None:
         """When the next decision is due; None when its merge would not end within the horizon."""
         now_ns = self._base_ns + self._gap * self.corridor.grid_ns
-        return now_ns if now_ns + self.corridor.merge_ns <= self.corridor.horizon_ns else None
+        return now_ns if now_ns + self.merge_ns <= self.corridor.horizon_ns else None
+
+    @property
+    def merge_ns(self) -> int:
+        """How long the next merge will last.  Nobody who decides is told."""
+        return self.corridor.merge_ns if self._lengths_ns is None else int(self._lengths_ns[self.merges])
 
     @property
     def forced(self) -> bool:
@@ -96,8 +112,9 @@ class ControlLoop:
 
     def merge(self, start_ns: int) -> None:
         """A merge starts at `start_ns`, at or after the time that was due: late where a clock is real."""
-        self._base_steps += (start_ns - self._base_ns) // self.corridor.step_ns
-        self._base_ns, self._gap = start_ns + self.corridor.merge_ns, self.corridor.gap_min
+        if self._stream is None or self._stream.committed[self.merges]:  # else what was trained is given up
+            self._base_steps += (start_ns - self._base_ns) // self.corridor.step_ns + self._delay_steps
+        self._base_ns, self._gap = start_ns + self.merge_ns, self.corridor.gap_min
         self.merges += 1
 
 
@@ -108,15 +125,22 @@ def rollout(
     corridor: Corridor,
     learner: Learner,
     until_ns: int | None = None,
+    timing: Timing | None = None,
+    stream: Merges | None = None,
 ) -> Rollout:
     """Let a scheduler place merges over the horizon, or up to `until_ns` (exclusive) when given.
 
+    stream : what the merges will be, however many are made, and `timing` how they lie; None: all alike.
     Raises SchedulerError when it crashes, hangs or answers nonsense.
     """
     n_islands = workload.trace.n_islands
-    busy = np.full(n_islands, corridor.merge_ns, np.int64)
-    loop = ControlLoop(workload, corridor, learner)
-    session = sidecar.session()
+    loop = ControlLoop(workload, corridor, learner, timing, stream)
+    slowdown = None if timing is None else timing.practice.send_slowdown
+    session = sidecar.session() if slowdown is None else sidecar.session(slowdown)
+    every = None
+    if timing is not None and stream is not None:
+        lengths = timing.practice.length_ns(stream.took_ns, corridor.step_ns)
+        every = timing.schedule_at(np.cumsum(lengths) - lengths, n_islands, stream)
     stop_ns = corridor.horizon_ns if until_ns is None else until_ns
     starts: list[int] = []
     forced: list[bool] = []
@@ -132,19 +156,39 @@ def rollout(
             decided.append(now_ns)
             merged.append(merge)
         if merge:
-            session.add_merge(now_ns, busy)
+            _add(session, loop.merges, now_ns, corridor, n_islands, every)
             starts.append(now_ns)
             forced.append(imposed)
             loop.merge(now_ns)
         else:
             loop.wait()
+    made = None if stream is None else stream.first(len(starts))
+    begun = np.array(starts, np.int64)
+    if timing is None or made is None:
+        schedule = Schedule.all_islands(begun, corridor.merge_ns, n_islands)
+    else:
+        schedule = timing.schedule_at(begun, n_islands, made)
     return Rollout(
-        Schedule.all_islands(np.array(starts, np.int64), corridor.merge_ns, n_islands),
+        schedule,
         frozen(decided, "i8"),
         frozen(merged, "?"),
         frozen(forced, "?"),
         session.finish() if until_ns is None else None,
+        merges=made,
     )
+
+
+def _add(
+    session: Session, number: int, start_ns: int, corridor: Corridor, n_islands: int, every: Schedule | None
+) -> None:
+    """A merge that starts now.  every : all merges that could be made, at any times."""
+    if every is None:
+        session.add_merge(start_ns, np.full(n_islands, corridor.merge_ns, np.int64))
+    elif every.applied_ns is None:
+        session.add_merge(start_ns, every.busy_ns[number])
+    else:
+        begin, end = (start_ns + every.applied_ns[number] - every.start_ns[number]).tolist()
+        session.add_merge(start_ns, every.busy_ns[number], (begin, end))
 
 
 def ask(run: SchedulerRun, seen: Observation) -> bool:

@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
+import numpy as np
 from annotated_types import MinLen
 from pydantic import AfterValidator, Field, model_validator
 
@@ -15,6 +16,7 @@ from protocol.errors import BadInput
 from protocol.files import canonical_json
 from protocol.merging.corridor import MOST_MERGES, Corridor
 from protocol.merging.peers.schedules import OWN, Merging, Peers
+from protocol.merging.practice import Practice
 from protocol.reading import Finite, Listed, Model, Name, Range, near, parse_toml, read, refuse, text_of
 from protocol.workload.learner import ModelledLearner
 from protocol.workload.slo import Slo
@@ -185,6 +187,7 @@ class _File(Model):
     pressure: _Pressures = _Pressures()
     sidecar: _Sidecar = _Sidecar()
     peer: Merging | None = None
+    merge: Practice = Practice()
 
     @model_validator(mode="after")
     def _merge_s(self) -> Self:
@@ -202,6 +205,8 @@ class Regime(Head, Pace):
     planner_budget : merges that an offline planner is given.
     peer : what groups of islands that merge on their own send over which network; None where all islands merge.  With
         it, `merge_s` follows from the network.
+    merge : how long merges take, which fragment each moves, whether it is committed; by default all are alike.  With
+        `duration`, `merge_s` is only what schedulers are told.
     sidecar : name of a shipped simulated model; sidecar_overrides : its parameters that this regime changes.
 
     What cannot be judged is refused before any work: a horizon of more than a week, more than MOST_SEEDS seeds, merges
@@ -218,11 +223,13 @@ class Regime(Head, Pace):
     sidecar: str = "reference"
     sidecar_overrides: dict[str, Finite] = {}
     peer: Merging | None = None
+    merge: Practice = Practice()
 
     @model_validator(mode="after")
     def _world(self) -> Self:
         if self.peer is not None:
             self._with_peers(self.peer)
+        self._practised()
         for name, signal in (("network", self.network), ("checkpoint", self.checkpoint)):
             where = f"pressure.{name}.follows"
             if signal.follows == BUSY and self.arrivals.process == STEADY:
@@ -241,6 +248,21 @@ class Regime(Head, Pace):
         if self.h_max - self.h_min < self.decision_steps:
             found = f"{self.h_max - self.h_min} steps between h_min and h_max"
             raise refuse("pace", found, f"at least decision_steps, {self.decision_steps}")
+
+    def _practised(self) -> None:
+        """What a scheduler may decide must be left of the corridor."""
+        if self.peer is not None and not self.merge.ordinary:
+            raise refuse("merge", "a table beside [peer]", "one of them")
+        least, most = self.merge.turn(self.h_min, self.h_max)
+        if least < 1:
+            found = f"{self.merge.sync_delay_steps} steps, of {-(-self.h_min // self.merge.fragments)} in a turn"
+            raise refuse("merge.sync_delay_steps", found, "fewer than h_min / fragments")
+        if -(-least // self.decision_steps) > most // self.decision_steps:
+            found = f"{self.merge.fragments}, with {least} to {most} steps for each in its turn"
+            raise refuse("merge.fragments", found, f"a multiple of decision_steps, {self.decision_steps}, among them")
+        if self.merge.duration is not None and self.merge.duration.most > self.horizon_s:
+            found = f"merges of up to {self.merge.duration.most:g} s"
+            raise refuse("merge.duration", found, f"no more than the horizon, {self.horizon_s:g} s")
 
     def _bounded(self) -> None:
         if self.merge_s > self.horizon_s:
@@ -280,7 +302,7 @@ class Regime(Head, Pace):
         """A regime from TOML text; `source` names it in messages."""
         file = parse_toml(text, source, _File)
         values = {**vars(file.regime), **vars(file.pace), **vars(file.tokens), **vars(file.pressure)}
-        values |= {"arrivals": file.arrivals, "learner": file.learner, "peer": file.peer}
+        values |= {"arrivals": file.arrivals, "learner": file.learner, "peer": file.peer, "merge": file.merge}
         values |= {"sidecar": file.sidecar.model, "sidecar_overrides": file.sidecar.model_extra}
         return read(cls, values, source)
 
@@ -290,21 +312,19 @@ class Regime(Head, Pace):
         return read(cls, plain, source)
 
     def corridor(self) -> Corridor:
-        return Corridor(
-            self.h_min,
-            self.h_max,
-            self.decision_steps,
-            seconds_to_ns(self.step_s),
-            seconds_to_ns(self.merge_s),
-            seconds_to_ns(self.horizon_s),
-        )
+        """From the end of one merge to the beginning of the next: of fragments, that of a turn."""
+        h_min, h_max = self.merge.turn(self.h_min, self.h_max)
+        step_ns, took_ns = seconds_to_ns(self.step_s), seconds_to_ns(self.merge_s)
+        lasts_ns = int(self.merge.length_ns(np.array([took_ns]), step_ns)[0])
+        return Corridor(h_min, h_max, self.decision_steps, step_ns, lasts_ns, seconds_to_ns(self.horizon_s))
 
     def peers(self) -> Peers | None:
         return None if self.peer is None else Peers(self.corridor(), self.peer, self.islands)
 
     def describe(self) -> dict[str, Any]:
         """Every field as plain values, defaults filled in: what the digest covers and the certificate records."""
-        return self.model_dump(mode="json", exclude={"peer"} if self.peer is None else None)
+        left_out = {name for name, default in (("peer", self.peer is None), ("merge", self.merge.ordinary)) if default}
+        return self.model_dump(mode="json", exclude=left_out)
 
     @property
     def digest(self) -> str:

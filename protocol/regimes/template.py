@@ -47,6 +47,18 @@ h_max = 256 # most
 decision_steps = 8 # inner steps between decisions
 merge_s = 12 # seconds a merge occupies its hosts
 
+# Merges that are not all alike have tables of their own, such as:
+# [merge]
+# fragments = 4 # of the model, merged in turn
+# sync_delay_steps = 2 # inner steps trained between sending a fragment and applying it
+# send_slowdown = 1.2 # of the server's iterations while sending
+# apply_s = 0.5 # seconds of applying, in which training stops
+# failed_share = 0.02 # of merges that are not committed
+# [merge.duration]
+# follows = "uniform" # or given, drawn (both of values_s), lognormal (median_s, sigma)
+# least_s = 8
+# most_s = 30
+
 {load}
 [pressure.network]
 # A signal from 0 to 1 that schedulers see: constant (low), wave (low, high, period_s), pulse (high for high_s of every

@@ -32,8 +32,11 @@ class ServingState:
 class Session(Protocol):
     """A replay that is still going on: merges are added as they are decided, never in the past."""
 
-    def add_merge(self, start_ns: int, busy_ns: NDArray[np.int64]) -> None:
-        """A merge that starts at `start_ns`, at or after the time last advanced to; busy_ns per island."""
+    def add_merge(self, start_ns: int, busy_ns: NDArray[np.int64], applied_ns: tuple[int, int] | None = None) -> None:
+        """A merge that starts at `start_ns`, at or after the time last advanced to; busy_ns per island.
+
+        applied_ns : begin and end of the window in which it is applied, where there is one.
+        """
 
     def advance(self, until_ns: int) -> None:
         """Serve everything that begins before `until_ns`."""
@@ -55,10 +58,16 @@ class LoadedSidecar(Protocol):
     def violations(self, schedules: list[Schedule], slo: Slo) -> NDArray[np.int64]:
         """Number of requests that violate the SLO under each schedule, shape (len(schedules),)."""
 
-    def merge_cost(self, start_ns: NDArray[np.int64], merge_ns: int, slo: Slo) -> NDArray[np.float64]:
-        """Extra violations caused by one all-islands merge alone, for each start; shape of `start_ns`."""
+    def merge_cost(
+        self, start_ns: NDArray[np.int64], merge_ns: int, slo: Slo, like: Schedule | None = None
+    ) -> NDArray[np.float64]:
+        """Extra violations caused by one all-islands merge alone, for each start; shape of `start_ns`.
 
-    def session(self) -> Session: ...
+        like : one merge at time 0 whose windows and slowdown it has, in place of merge_ns.
+        """
+
+    def session(self, send_slowdown: float | None = None) -> Session:
+        """send_slowdown : of iterations while a merge sends; None: the sidecar's own of a merge."""
 
 
 class Sidecar(Protocol):

@@ -149,12 +149,19 @@ class ToyLoaded:
         missed = [self._rows(self.e2e_ns(schedule), nothing).violates(slo).sum() for schedule in schedules]
         return np.array(missed, np.int64)
 
-    def merge_cost(self, start_ns: NDArray[np.int64], merge_ns: int, slo: Slo) -> NDArray[np.float64]:
+    def merge_cost(
+        self, start_ns: NDArray[np.int64], merge_ns: int, slo: Slo, like: Schedule | None = None
+    ) -> NDArray[np.float64]:
         idle = self.replay(Schedule.empty(self.trace.n_islands)).violates(slo).sum()
-        alone = [Schedule.all_islands(np.array([s]), merge_ns, self.trace.n_islands) for s in start_ns]
+        one = Schedule.all_islands(np.zeros(1, np.int64), merge_ns, self.trace.n_islands) if like is None else like
+        applied = one.applied_ns
+        alone = [
+            replace(one, start_ns=one.start_ns + s, applied_ns=None if applied is None else applied + s)
+            for s in start_ns
+        ]
         return (self.violations(alone, slo) - idle).astype(np.float64)
 
-    def session(self) -> ToySession:
+    def session(self, send_slowdown: float | None = None) -> ToySession:
         return ToySession(self)
 
 
@@ -166,16 +173,20 @@ class ToySession:
         self.now_ns = 0
         self.starts: list[int] = []
         self.busy: list[NDArray[np.int64]] = []
+        self.applied: list[tuple[int, int]] = []
         self.finished = False
 
     def _schedule(self) -> Schedule:
-        n = self.loaded.trace.n_islands
-        return Schedule(np.array(self.starts, np.int64), np.array(self.busy, np.int64).reshape(len(self.starts), n))
+        busy = np.array(self.busy, np.int64).reshape(len(self.starts), self.loaded.trace.n_islands)
+        applied = np.array(self.applied, np.int64) if self.applied else None
+        return Schedule(np.array(self.starts, np.int64), busy, applied_ns=applied)
 
-    def add_merge(self, start_ns: int, busy_ns: NDArray[np.int64]) -> None:
+    def add_merge(self, start_ns: int, busy_ns: NDArray[np.int64], applied_ns: tuple[int, int] | None = None) -> None:
         assert start_ns >= self.now_ns and not self.finished
         self.starts.append(start_ns)
         self.busy.append(busy_ns.copy())
+        if applied_ns is not None:
+            self.applied.append(applied_ns)
 
     def advance(self, until_ns: int) -> None:
         assert until_ns >= self.now_ns and not self.finished
@@ -363,6 +374,7 @@ def described(s: Setting, **changes: object) -> dict[str, Any]:
         "slos": [str(slo) for slo in s.slos],
         "sidecar": {"name": "toy", "calibrated": False},
         "tokens_per_step": s.learner.tokens_per_step,
+        **({} if s.practice.ordinary else {"merge": s.practice.model_dump(mode="json")}),
         **changes,
     }
 

@@ -26,6 +26,17 @@ DIGESTS = {
     "sync-heavy-steady": "2f80141717b72f98e052cb94e172868a8f2f33b7dd727e7458326e4eb68c1c43",
 }
 
+PRACTISED = """
+[merge]
+fragments = 4
+sync_delay_steps = 8
+apply_s = 0.5
+[merge.duration]
+follows = "uniform"
+least_s = 2
+most_s = 6
+"""
+
 FIVE = ["bursty-aperiodic", "bursty-periodic", "high-pressure", "ordinary", "sync-heavy-steady"]
 
 MINIMAL = """
@@ -245,3 +256,33 @@ def test_peer_tables_are_checked(change: tuple[str, str], message: str) -> None:
     with pytest.raises(BadInput, match=message) as caught:
         Regime.parse(text.replace(*change), "mine.toml")
     assert "mine.toml" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_merges_that_are_not_all_alike_take_part_in_the_digest() -> None:
+    """A quarter of 128 to 512 steps is a turn, less the 8 that are trained while a fragment is under way."""
+    plain, practised = Regime.parse(MINIMAL, "a"), Regime.parse(MINIMAL + PRACTISED, "a")
+    assert "merge" not in plain.describe() and plain.digest != practised.digest
+    assert (practised.corridor().h_min, practised.corridor().h_max) == (24, 120)
+    assert practised.corridor().merge_ns == 8_500_000_000
+    again = Regime.described(practised.describe(), "a")
+    assert again.digest == practised.digest and again.merge == practised.merge
+    empty = Regime.parse(MINIMAL + "[merge]\nfragments = 1\n", "a")
+    assert empty.digest == plain.digest and empty.merge.ordinary
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        (
+            "fragments = 4\nsync_delay_steps = 32",
+            "merge.sync_delay_steps: found 32 steps, of 32 in a turn; expected fewer",
+        ),
+        ("fragments = 100", "merge.fragments: found 100, with 2 to 5 steps for each in its turn; expected a multiple"),
+        ("unknown = 1", "unknown key 'unknown'"),
+        ("[merge.duration]\nfollows = 'given'\nvalues_s = [601]", "merge.duration: found merges of up to 601 s"),
+    ],
+)
+def test_merges_that_leave_nothing_to_decide(table: str, problem: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        Regime.parse(f"{MINIMAL}[merge]\n{table}\n", "a.toml")
+    assert problem in str(caught.value) and "\n" not in str(caught.value)
