@@ -83,6 +83,9 @@ class Observation:
     prompt_tokens_per_s : float64 array, shape (floor(time_s),); their prompt tokens
     islands : tuple of IslandObservation; the islands one by one
     telemetry_age_s : seconds; since the server's gauges behind queued and serving_pressure were read, 0 in simulation
+    fragment : number; of the model's fragment that is due, which this decision is about
+    fragments : count; of the model, merged in turn; steps_since_merge, h_min and h_max are those of a turn
+    fragment_steps : inner steps; since the fragment that is due was last merged
     """
 
     time_s: float
@@ -110,6 +113,9 @@ class Observation:
     islands: tuple[IslandObservation, ...]
     #: A gauge may say what was some time before it was read; 0 too where the client's own counts stand for it.
     telemetry_age_s: float = 0.0
+    fragment: int = 0
+    fragments: int = 1
+    fragment_steps: int = 0
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,9 @@ SCALARS = (
     "queued",
     "completed",
     "telemetry_age_s",
+    "fragment",
+    "fragments",
+    "fragment_steps",
     "recent_e2e_s",
     "recent_ttft_s",
 )
@@ -76,7 +79,7 @@ _FIELDS = (*SCALARS, *SERIES, "islands")
 _new = object.__new__
 _NAN, _STOP = math.nan, 0xFFFFFFFF
 #: Number of the observation, new entries of each series, islands; then SCALARS, where NaN in the last two is None.
-_FRAME = struct.Struct("<III d qqqq dd q dd q d ddd qqq d dd")
+_FRAME = struct.Struct("<III d qqqq dd q dd q d ddd qqq d qqq dd")
 #: ISLAND, with the same rule; sent only when there are several.
 _ISLAND = struct.Struct("<q dd q d ddd qqq dd")
 

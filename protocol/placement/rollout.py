@@ -6,7 +6,7 @@ exactly the set that `Corridor` counts and draws from.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,10 +65,12 @@ class ControlLoop:
     ) -> None:  # fmt: skip
         """stream : what the merges of this run will be, however many it makes; None: all alike."""
         self.workload, self.corridor, self.learner = workload, corridor, learner
-        self._stream, self._delay_steps = stream, 0
+        self._stream, self._delay_steps, self._fragments = stream, 0, 1
+        self._trained, self._merged_at = 0, {0: 0}
         self._lengths_ns: NDArray[np.int64] | None = None
         if timing is not None and stream is not None:
             self._lengths_ns, self._delay_steps = timing.lengths_ns(stream), timing.practice.sync_delay_steps
+            self._fragments = timing.practice.fragments
         self._arrivals = Arrivals(workload.trace, corridor.horizon_ns)
         self._base_ns = self._base_steps = 0
         self._gap = corridor.gap_min
@@ -93,7 +95,7 @@ class ControlLoop:
     def observe(self, serving: tuple[ServingState, ...]) -> Observation:
         """What a scheduler sees at the decision that is due."""
         due_ns = self._base_ns + self._gap * self.corridor.grid_ns
-        return _observe(
+        seen = _observe(
             serving,
             self.workload,
             self._arrivals,
@@ -105,6 +107,11 @@ class ControlLoop:
             self._gap * self.corridor.decision_steps,
             self.merges,
         )
+        if self._stream is None:
+            return seen
+        due = int(self._stream.fragment[self.merges])
+        since = self._trained + self._gap * self.corridor.decision_steps - self._merged_at.get(due, 0)
+        return replace(seen, fragment=due, fragments=self._fragments, fragment_steps=since)
 
     def wait(self) -> None:
         """The decision was not to merge; the next one is due a step of the grid later."""
@@ -112,8 +119,13 @@ class ControlLoop:
 
     def merge(self, start_ns: int) -> None:
         """A merge starts at `start_ns`, at or after the time that was due: late where a clock is real."""
+        steps = (start_ns - self._base_ns) // self.corridor.step_ns
         if self._stream is None or self._stream.committed[self.merges]:  # else what was trained is given up
-            self._base_steps += (start_ns - self._base_ns) // self.corridor.step_ns + self._delay_steps
+            self._base_steps += steps + self._delay_steps
+        if self._stream is not None:
+            if self._stream.committed[self.merges]:
+                self._merged_at[int(self._stream.fragment[self.merges])] = self._trained + steps
+            self._trained += steps + self._delay_steps
         self._base_ns, self._gap = start_ns + self.merge_ns, self.corridor.gap_min
         self.merges += 1
 
@@ -272,6 +284,7 @@ def observation(
         prompt_tokens_per_s=arrivals.prompt_tokens[:second],
         islands=islands,
         telemetry_age_s=telemetry_age_s,
+        fragment_steps=steps,
     )
 
 

@@ -23,6 +23,7 @@ from strategies import (
 
 from protocol.errors import SchedulerError
 from protocol.merging.corridor import Corridor
+from protocol.merging.practice import Merges, Practice, Timing
 from protocol.placement.rollout import Rollout, rollout
 from protocol.scheduler import Decision, Observation
 from protocol.workload.learner import ModelledLearner
@@ -220,3 +221,23 @@ def test_the_toy_session_is_strict() -> None:
     session.advance(5)
     with pytest.raises(AssertionError):
         session.add_merge(4, np.array([1]))
+
+
+def test_a_scheduler_sees_which_fragment_is_due() -> None:
+    """Two fragments, 8 steps trained while each is under way, and the third merge not committed: it is due again."""
+    practice = Practice(fragments=2, sync_delay_steps=8, apply_s=1.0)
+    corridor = Corridor(h_min=8, h_max=40, decision_steps=4, step_ns=S // 4, merge_ns=3 * S, horizon_ns=60 * S)
+    stream = Merges(np.full(9, 2 * S), np.array([0, 1, 0, 0, 1, 0, 1, 0, 1], np.int16), np.arange(9) != 2, S)
+    run = FunctionRun(lambda obs, rng: obs.steps_since_merge == 16)
+    made = rollout(
+        run, ToyWorlds().workload(0), ToyLoaded(bursty(0)), corridor, LEARNER, None, Timing(corridor, practice), stream
+    )
+    assert made.schedule.fragment.tolist() == [0, 1, 0, 0, 1, 0, 1, 0]
+    assert made.schedule.start_s.tolist() == [4, 11, 18, 25, 32, 39, 46, 53]
+    asked = [obs for obs in run.seen if obs.steps_since_merge == 16]
+    assert [obs.fragment for obs in asked] == made.schedule.fragment.tolist()
+    # 24 steps a turn, the first 16 of them before the fragment is sent.
+    assert [obs.fragment_steps for obs in asked] == [16, 40, 48, 72, 72, 48, 48, 48]
+    assert {obs.fragments for obs in run.seen} == {2}
+    assert made.schedule.applied_ns is not None
+    assert (made.schedule.applied_ns[0] / S).tolist() == [6, 7]
