@@ -11,7 +11,7 @@ from adapters.schedulers.confinement import Confinement
 from adapters.schedulers.connection import ENVIRONMENT
 from adapters.schedulers.planner import PlannerSource
 from adapters.schedulers.process import ProcessSource
-from adapters.schedulers.recorded import RecordedSource
+from adapters.schedulers.recorded import RecordedSource, is_log
 from adapters.schedulers.sources import resolve
 from protocol.errors import BadInput
 
@@ -29,7 +29,7 @@ def open_scheduler(
     """The scheduler that `spec` names, loaded once to see that it can be.
 
     spec : a registered name, FILE.py, FILE.py:Class, package.module:attribute, cmd:COMMAND ARGUMENTS, or a
-        merge log (.jsonl, .csv).
+        merge log (.jsonl, .csv; `recorded.spec_of` adds how to read it).
     decision_timeout_s : seconds within which each decision must come.
     log_path : file that what the scheduler prints is appended to when the source is closed; None drops it.
     memory_limit_mb : what a run and all that it starts may hold beyond what it starts with.
@@ -44,8 +44,8 @@ def open_scheduler(
         if not variable or "=" in variable or "\0" in variable + value or variable in (*ENVIRONMENT, "TMPDIR"):
             fixed = f"a name other than {', '.join(sorted((*ENVIRONMENT, 'TMPDIR')))}, which every scheduler is given"
             raise BadInput("environment", repr(f"{variable}={value}"), f"NAME=VALUE; {fixed}")
-    if not spec.startswith("cmd:") and spec.endswith((".jsonl", ".csv")):
-        return RecordedSource(Path(spec))
+    if is_log(spec):
+        return RecordedSource(spec)
     target = resolve(spec)
     offer = None if target.command else kinds.offer(target)
     source = (PlannerSource if offer and offer.kind == "planner" else ProcessSource)(

@@ -3,47 +3,107 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
+from urllib.parse import parse_qsl, urlencode
 
-from adapters.schedulers.merge_logs import RecordedSchedule, Stamp, read_merge_log, snapped
+from adapters.schedulers.merge_logs import LogReading, RecordedSchedule, Stamp, read_merge_log
 from protocol.errors import BadInput, SchedulerError
+from protocol.merging.logged import snapped
 from protocol.merging.schedule import Schedule
 from protocol.scheduler import SchedulerRun
 from protocol.workload.trace import NS_PER_S, RequestTrace
 
 if TYPE_CHECKING:
+    from protocol.campaign.plan import Setting
     from protocol.merging.corridor import Corridor
     from protocol.replay.sidecar import LoadedSidecar
     from protocol.workload.slo import Slo
 
+#: Files that are merge logs, by their endings.
+ENDINGS = (".jsonl", ".csv")
+
+
+def is_log(spec: str) -> bool:
+    """Whether what stands for a scheduler names a merge log."""
+    return not spec.startswith("cmd:") and spec.partition("?")[0].endswith(ENDINGS)
+
+
+def spec_of(path: str, reading: LogReading) -> str:
+    """A merge log and how to read it in one word: FILE?fragments=4&stamp=end."""
+    changed = {f.name: getattr(reading, f.name) for f in fields(reading) if getattr(reading, f.name) != f.default}
+    return f"{path}?{urlencode(changed)}" if changed else path
+
+
+def _reading(spec: str, query: str) -> LogReading:
+    """Raises BadInput on an unknown key or a value that it cannot have."""
+    values = dict(parse_qsl(query, keep_blank_values=True))
+    unknown = set(values) - {f.name for f in fields(LogReading)}
+    stamp = values.get("stamp")
+    try:
+        found = LogReading(
+            int(values.get("fragments", 1)), cast(Stamp | None, stamp), values.get("zero"),
+            float(values["merge_s"]) if "merge_s" in values else None,
+        )  # fmt: skip
+    except ValueError:
+        unknown.add(query)
+    if unknown or stamp not in (None, "start", "end") or not 1 <= found.fragments <= 1024:
+        expected = "FILE?fragments=N&stamp=start|end&zero=TIME&merge_s=SECONDS"
+        raise BadInput("merge log", repr(spec), expected)
+    if found.merge_s is not None and not 0 < found.merge_s < 1e6:
+        raise BadInput("merge log, merge_s", f"{found.merge_s:g}", "a positive number of seconds")
+    return found
+
+
+def _corridor(schedule: Schedule, setting: Setting) -> str:
+    """In which corridor it is judged, in one line."""
+    c, took_s = setting.corridor, schedule.busy_ns.max(axis=1, initial=0) / NS_PER_S
+    each = f"{took_s.min():g} to {took_s.max():g} s" if len(took_s) else "no length"
+    turn = " of any two fragments" if setting.practice.fragments > 1 else ""
+    return (
+        f"judged with {c.h_min} to {c.h_max} inner steps of {c.step_ns / NS_PER_S:g} s between merges{turn} of {each}"
+    )
+
 
 class RecordedSource:
-    """A merge log in place of a scheduler: its schedule is judged as it happened."""
+    """A merge log in place of a scheduler: its schedule is judged as it happened.
+
+    spec : its file, and how to read it where that needs saying (`spec_of`).
+    """
 
     kind: Literal["scheduler", "planner", "recorded"] = "recorded"
     deployable = False
     clock_shift_s = 0.0
 
-    def __init__(self, path: Path) -> None:
-        if not path.is_file():
-            raise BadInput(str(path), "no such file", "a merge log (.jsonl or .csv)")
-        self.path, self.name = path, path.name
-        read_merge_log(path, 1.0)
+    def __init__(self, spec: str | Path) -> None:
+        path, _, query = str(spec).partition("?")
+        self.path, self.reading = Path(path), _reading(str(spec), query)
+        if not self.path.is_file():
+            raise BadInput(path, "no such file", "a merge log (.jsonl or .csv)")
+        self.name = self.path.name
+        self.schedule(1.0)
 
     def schedule(self, merge_s: float, n_islands: int = 1, stamp: Stamp | None = None) -> RecordedSchedule:
         """The log's merges; see `read_merge_log`."""
-        return read_merge_log(self.path, merge_s, n_islands, stamp)
+        return read_merge_log(self.path, merge_s, n_islands, stamp, self.reading)
 
-    def report(self, corridor: Corridor) -> list[str]:
-        """What a reader should know of the log where it is judged in this corridor, a line each."""
-        recorded, horizon_s = self.schedule(corridor.merge_ns / NS_PER_S), corridor.horizon_ns / NS_PER_S
-        found, shift_ns = list(recorded.report), snapped(recorded.schedule, corridor)[1]
+    def report(self, setting: Setting) -> list[str]:
+        """What a reader should know of the log where it is judged in this regime, a line each."""
+        recorded, horizon_s = self.schedule(self._merge_s(setting)), setting.corridor.horizon_ns / NS_PER_S
+        found, shift_ns = list(recorded.report), snapped(recorded.schedule, setting.timing)[1]
+        found.append(_corridor(recorded.schedule, setting))
         if shift_ns:
             found.append(f"starts were moved to the decision grid, by {shift_ns / NS_PER_S:.3f} s at most")
-        if recorded.span_s is not None and recorded.span_s != horizon_s:
+        if setting.begins_ns:
+            found.append(f"{len(setting.begins_ns)} windows of {horizon_s:g} s, each from the end of a merge on")
+        elif recorded.span_s is not None and recorded.span_s != horizon_s:
             found.append(f"the log covers {recorded.span_s:g} s; {horizon_s:g} s are judged")
         return found
+
+    @staticmethod
+    def _merge_s(setting: Setting) -> float:
+        return (setting.transfer_ns or setting.corridor.merge_ns) / NS_PER_S
 
     def plan(
         self,
@@ -54,8 +114,8 @@ class RecordedSource:
         sidecar: LoadedSidecar | None = None,
         slo: Slo | None = None,
     ) -> Schedule:
-        """The log's merges, on the trace's islands and the decision grid; nothing else is looked at."""
-        return snapped(self.schedule(corridor.merge_ns / NS_PER_S, trace.n_islands).schedule, corridor)[0]
+        """The log's merges on the trace's islands, at their own times; nothing else is looked at."""
+        return self.schedule(corridor.merge_ns / NS_PER_S, trace.n_islands).schedule
 
     def start(self, seed_words: tuple[int, ...], run_deadline_s: float = 300.0) -> SchedulerRun:
         """A log takes no decisions.  Raises SchedulerError, always."""
@@ -68,6 +128,7 @@ class RecordedSource:
     def describe(self) -> dict[str, object]:
         """Plain values that identify the log in a certificate."""
         recorded = self.schedule(1.0)
+        how = {f.name: getattr(self.reading, f.name) for f in fields(LogReading)}
         return {
             "name": self.name,
             "kind": self.kind,
@@ -77,6 +138,7 @@ class RecordedSource:
             "merges_failed": recorded.failed,
             "span_s": recorded.span_s,
             "digest": self.digest(),
+            **({} if self.reading == LogReading() else {"reading": how}),
         }
 
     def close(self) -> None:

@@ -81,12 +81,13 @@ def in_system(
     file: str,
     slos: Sequence[str] | None = None,
     sidecar: str | None = None,
+    begins_ns: Sequence[int] | None = None,
 ) -> Placed:
     """This trace in that system, one claim.
 
     trace, report : as `read_trace` gives them; counts that are absent are drawn from the system's [tokens].
     file : the trace's name in messages and in the claim.  slos : from the command line, instead of the system's.
-    sidecar : what serves instead of the system's, named.
+    sidecar : what serves instead of the system's, named.  begins_ns : where windows may begin, see `cut`.
 
     A trace with fewer than `ENOUGH` windows of the system's horizon is cut into shorter ones, which is said.
 
@@ -100,7 +101,7 @@ def in_system(
         found = f"no merge that fits {horizon_s:g} s"
         raise BadInput(f"{system.name}, horizon_s", found, f"at least h_min steps and a merge ({system.merge_s:g} s)")
     try:
-        found_cut = cut(loaded, wanted, horizon_s, system.cooldown_s)
+        found_cut = cut(loaded, wanted, horizon_s, system.cooldown_s, begins_ns)
     except BadInput as short:
         raise BadInput(f"{file} in {system.name}", short.found, short.expected) from None
     budget = system.planner_budget

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol.errors import BadInput
@@ -12,12 +13,14 @@ from protocol.workload.trace import NS_PER_S, RequestTrace, seconds_to_ns
 class Cut:
     """windows : non-empty windows in order, each re-based at 0; fitting : windows of that width that fit the trace;
     empty : positions, from 0, of windows without a request, which were left out; unused_s : what no window covers.
+    begins_ns : where each window begins in the trace.
     """
 
     windows: tuple[RequestTrace, ...]
     fitting: int
     empty: tuple[int, ...]
     unused_s: float
+    begins_ns: tuple[int, ...] = ()
 
     @property
     def report(self) -> str:
@@ -28,9 +31,12 @@ class Cut:
         )
 
 
-def cut(trace: RequestTrace, n_max: int, horizon_s: float, cooldown_s: float) -> Cut:
+def cut(
+    trace: RequestTrace, n_max: int, horizon_s: float, cooldown_s: float, begins_ns: Sequence[int] | None = None
+) -> Cut:
     """Consecutive windows of horizon_s + cooldown_s seconds that do not overlap, at most n_max non-empty ones.
 
+    begins_ns : where a window may begin, rising; None: where the last one ended.
     A trace lasts until one mean gap after its last arrival (nobody recorded when the observation ended).
 
     Raises BadInput for a width that is not positive, and when fewer than two non-empty windows fit.
@@ -42,14 +48,17 @@ def cut(trace: RequestTrace, n_max: int, horizon_s: float, cooldown_s: float) ->
         raise BadInput(f"windows of {trace.name}", f"{n_max} asked for", "at least 2")
     last_ns = int(trace.arrival_ns[-1]) if len(trace) else 0
     end_ns = last_ns + last_ns // (len(trace) - 1) if len(trace) > 1 else last_ns
-    fitting = end_ns // width_ns
+    places = _places(end_ns, width_ns, begins_ns)
     found: list[RequestTrace] = []
+    begun: list[int] = []
     empty: list[int] = []
     position = 0
-    while position < fitting and len(found) < n_max:
-        window = trace.window(position * width_ns, (position + 1) * width_ns, f"{trace.name}[{position}]")
+    while position < len(places) and len(found) < n_max:
+        begin = places[position]
+        window = trace.window(begin, begin + width_ns, f"{trace.name}[{position}]")
         if len(window):
             found.append(window)
+            begun.append(begin)
         else:
             empty.append(position)
         position += 1
@@ -59,7 +68,19 @@ def cut(trace: RequestTrace, n_max: int, horizon_s: float, cooldown_s: float) ->
             f"{end_ns / NS_PER_S:.1f} s, {len(found)} non-empty windows of {horizon_s:g} + {cooldown_s:g} s",
             "at least 2 windows: they are the replicates",
         )
-    return Cut(tuple(found), fitting, tuple(empty), (end_ns - position * width_ns) / NS_PER_S)
+    unused_s = (end_ns - position * width_ns) / NS_PER_S
+    return Cut(tuple(found), len(places), tuple(empty), unused_s, tuple(begun))
+
+
+def _places(end_ns: int, width_ns: int, begins_ns: Sequence[int] | None) -> Sequence[int]:
+    """Where windows begin that lie in the trace whole and apart."""
+    if begins_ns is None:
+        return range(0, end_ns - width_ns + 1, width_ns)
+    found: list[int] = []
+    for begin in begins_ns:
+        if 0 <= begin <= end_ns - width_ns and (not found or begin >= found[-1] + width_ns):
+            found.append(begin)
+    return found
 
 
 def windows(trace: RequestTrace, n_max: int, horizon_s: float, cooldown_s: float) -> list[RequestTrace]:

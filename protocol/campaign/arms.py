@@ -15,6 +15,7 @@ from protocol import seeds
 from protocol.campaign.plan import Contender, Plan, PlannerSource, Setting
 from protocol.errors import BadInput
 from protocol.evidence.model import OPTIMUM, PARTNERS, PERMUTED, PESSIMUM, SHIFTED, TIMING, Evidence, Probe
+from protocol.merging import logged
 from protocol.merging.corridor import Corridor
 from protocol.merging.peers import controls as peer_controls
 from protocol.merging.peers.schedules import Peers, PeerSchedule
@@ -117,15 +118,21 @@ def place(
         if contender.kind == "planner" and not setting.practice.ordinary:
             expected = "a scheduler or a merge log: a planner places merges that are all alike"
             raise BadInput(f"{plan.contender}, {setting.name}", "a planner beside [merge]", expected)
-        setting.corridor.check_budget(setting.planner_budget)
+        corridor = setting.corridor
+        if contender.kind == "planner":
+            corridor.check_budget(setting.planner_budget)
+        elif setting.transfer_ns:  # a log's merges without a length are as long as a transfer
+            corridor = replace(corridor, merge_ns=setting.transfer_ns)
         schedule = cast(PlannerSource, contender).plan(
-            workload.trace, setting.corridor, setting.planner_budget, words, sidecar, setting.slos[0]
+            workload.trace, corridor, setting.planner_budget, words, sidecar, setting.slos[0]
         )
         if schedule.n_islands != workload.trace.n_islands:
             found = f"a schedule of {schedule.n_islands} islands"
             raise BadInput(f"{plan.contender}, {setting.name}, seed {seed}", found, f"{workload.trace.n_islands}")
+        merges = None
+        if contender.kind == "recorded":
+            schedule, merges = _recorded(schedule, setting, seed)
         nothing, forced = np.empty(0, np.int64), np.zeros(len(schedule), bool)
-        merges = None if contender.kind == "planner" else recorded_merges(schedule, setting)
         return Rollout(schedule, nothing, nothing > 0, forced, sidecar.replay(schedule), merges=merges)
     scheduler = contender.start(words)
     try:
@@ -154,12 +161,15 @@ def stream_of(root_seed: int, setting: Setting, seed: int) -> Merges | None:
     return practice.stream(setting.transfer_ns, most, seeds.generator(root_seed, "merges", setting.name, seed))
 
 
-def recorded_merges(schedule: Schedule, setting: Setting) -> Merges | None:
-    """Of a merge log; None where they are as the corridor has them.  The next would take as long as the longest."""
-    alike = setting.practice.ordinary and schedule.committed.all() and not schedule.fragment.any()
-    if alike and (schedule.busy_ns == setting.corridor.merge_ns).all():
-        return None
-    return Merges.of(schedule, int(schedule.busy_ns.max(initial=setting.corridor.merge_ns)))
+def _recorded(whole: Schedule, setting: Setting, seed: int) -> tuple[Schedule, Merges | None]:
+    """A merge log in a seed: what of it lies in the seed's window, on the decision grid."""
+    following = None
+    if setting.begins_ns:
+        begin_ns = setting.begins_ns[seed]
+        end_ns = begin_ns + setting.corridor.horizon_ns
+        following, whole = logged.following_ns(whole, end_ns), logged.window(whole, begin_ns, end_ns)
+    schedule = logged.snapped(whole, setting.timing)[0]
+    return schedule, logged.merges_of(schedule, setting.timing, following)
 
 
 def _contender(open_contender: Callable[[], Contender]) -> Contender:

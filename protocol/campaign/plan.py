@@ -61,6 +61,7 @@ class Setting:
     peers : how groups of islands merge on their own; None where all islands merge together.
     practice : how long merges take, which fragment each moves, whether it is committed.  transfer_ns : of a merge where
         the practice names no durations; the corridor's merge also has what delay and applying add.
+    begins_ns : where each seed's window begins in a recording that a merge log shares; empty: the log is judged whole.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Setting:
     peers: Peers | None = None
     practice: Practice = Practice()
     transfer_ns: int = 0
+    begins_ns: tuple[int, ...] = ()
 
     @property
     def timing(self) -> Timing:

@@ -12,6 +12,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from adapters.schedulers.log_fit import fit_of
+from adapters.schedulers.recorded import is_log
 from protocol import files
 from protocol.campaign import real as replaying
 from protocol.campaign.again import same_seed
@@ -21,7 +23,18 @@ from protocol.campaign.run import Key, dismiss_workers, run
 from protocol.certificate.model import Head, versions
 from protocol.certificate.root import Root
 from protocol.cli import learning, options, real
-from protocol.cli.groups import Declared, Draws, Judging, Learning, Output, Server, Training, Trust, Worlds
+from protocol.cli.groups import (
+    Declared,
+    Draws,
+    Judging,
+    Learning,
+    MergeLog,
+    Output,
+    Server,
+    Training,
+    Trust,
+    Worlds,
+)
 from protocol.cli.judging import Request, judge
 from protocol.cli.progress import progress_bar
 from protocol.cli.settings import (
@@ -72,6 +85,7 @@ def certify(
     server: Server,
     trust: Trust,
     output: Output,
+    log: MergeLog,
     jobs: options.Jobs = 2,
 ) -> None:
     """Certify a scheduler: does it place merges at better moments than chance?
@@ -81,7 +95,7 @@ def certify(
     notes = Console(stderr=True, highlight=False)
     server.refuse_without(sidecar.sidecar, budget_minutes=sidecar.budget_minutes)
     asked = Asked(
-        scheduler,
+        log.spec(scheduler),
         worlds,
         draws,
         judging,
@@ -94,6 +108,7 @@ def certify(
         None,
         trust.files,
         declared.variables,
+        log.corridor is not None,
     )
     judge(asked.request(trust, notes), trust, output, notes)
 
@@ -115,10 +130,12 @@ class Asked:
     sweep: dict[str, Any] | None = None
     unseen: tuple[Path, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
+    corridor_from_log: bool = False
 
     @property
     def folder(self) -> Path:
-        return self.output.folder(Path(self.scheduler).name)
+        spec = self.scheduler.partition("?")[0] if is_log(self.scheduler) else self.scheduler
+        return self.output.folder(Path(spec).name)
 
     def opener(self, log: Path | None) -> partial[Contender]:
         hidden = (*outputs(self.folder), *(self.worlds.trace or ()), *self.unseen)
@@ -130,7 +147,7 @@ class Asked:
         w = self.worlds
         overrides = Overrides(
             n_seeds, tuple(self.judging.slo) if self.judging.slo else None, w.decision_steps,
-            self.sidecar.calibration, self.learner.watched(),
+            self.sidecar.calibration, self.learner.watched(), fit_of(self.scheduler, self.corridor_from_log),
         )  # fmt: skip
         settings, regimes = settings_for(w.regime or [], w.trace or [], w.reading, root_seed, overrides)
         if self.sidecar.sidecar is not None and self.sidecar.calibration is None:

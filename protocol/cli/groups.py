@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, cast
 
 import typer
 
+from adapters.schedulers.merge_logs import LogReading
+from adapters.schedulers.recorded import is_log, spec_of
 from adapters.traces.readers import Reading
 from protocol.campaign import real
 from protocol.certificate import root as roots
@@ -103,6 +105,41 @@ class Worlds:
         return TraceOptions(
             self.trace_format, self.time_unit, self.time_format, self.columns, self.tokens, self.drop_bad_rows
         ).reading
+
+
+@dataclass(frozen=True)
+class MergeLog:
+    """What a merge log does not say, and what is taken from it."""
+
+    fragments: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="of the model, where a merge log has commits of single ones")
+    ] = None
+    corridor: Annotated[
+        str | None, typer.Option(help="from-log: H_min, H_max, merge length and horizon are those of the merge log")
+    ] = None
+    log_zero: Annotated[
+        str | None, typer.Option(help="where the trace begins in the merge log: its seconds, or an ISO 8601 time")
+    ] = None
+    log_stamp: Annotated[str | None, typer.Option(help="what a stamp of the merge log marks: start or end")] = None
+    log_merge_s: Annotated[
+        float | None, typer.Option(help="seconds of merges whose length the log does not say (default: the regime's)")
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.corridor not in (None, "from-log"):
+            raise BadInput("--corridor", repr(self.corridor), "from-log")
+        if self.log_stamp not in (None, "start", "end"):
+            raise BadInput("--log-stamp", repr(self.log_stamp), "start or end")
+
+    def spec(self, scheduler: str) -> str:
+        """The scheduler with how to read it, where it is a merge log.  Raises BadInput where it is none."""
+        if self == MergeLog():
+            return scheduler
+        if not is_log(scheduler):
+            first = next(name for name, value in vars(self).items() if value is not None).replace("_", "-")
+            raise BadInput(f"--{first}", f"{scheduler}, which is no merge log", "a .jsonl or .csv of merges")
+        stamp = cast("Literal['start', 'end'] | None", self.log_stamp)
+        return spec_of(scheduler, LogReading(self.fragments or 1, stamp, self.log_zero, self.log_merge_s))
 
 
 @dataclass(frozen=True)

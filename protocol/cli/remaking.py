@@ -208,6 +208,7 @@ def _regime(part: RegimePart, measured: bool) -> Regime | None:
     """
     values: dict[str, Any] = {k: v for k, v in plain(part).items() if k in Regime.model_fields}
     values |= {k: getattr(part.corridor, k) for k in ("h_min", "h_max", "decision_steps")}
+    values |= part.described("pace") or {}
     if measured:  # no digest covers what replaced the modelled one, and nothing here reads either
         values["learner"] = Regime.load("ordinary").learner.model_dump(mode="json")
     names = dict.fromkeys([part.sidecar.name.removesuffix("-altered"), part.sidecar.name, *shipped_names()])

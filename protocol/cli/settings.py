@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from adapters.schedulers.log_fit import LogFit
 from adapters.schedulers.opening import open_scheduler
 from adapters.schedulers.recorded import RecordedSource
 from adapters.sidecars.agreement import shown_for
@@ -75,7 +76,7 @@ def describe_contender(contender: Contender, settings: Sequence[Setting] = ()) -
     try:
         found: dict[str, Any] = {"name": contender.name, "kind": contender.kind, **contender.describe()}
         if isinstance(contender, RecordedSource) and settings:
-            found["read_as"] = {s.name: contender.report(s.corridor) for s in settings}
+            found["read_as"] = {s.name: contender.report(s) for s in settings}
         return found
     finally:
         contender.close()
@@ -86,6 +87,7 @@ class Overrides:
     """What the command line changes of every regime; None leaves the regime's own.
 
     calibration : folder whose model serves every regime.  learner : a measured curve that schedulers watch.
+    log : the merge log that is judged in a scheduler's place.
     """
 
     seeds: int | None = None
@@ -93,6 +95,7 @@ class Overrides:
     decision_steps: int | None = None
     calibration: Path | None = None
     learner: Attached | None = None
+    log: LogFit | None = None
 
 
 Chosen = tuple[list[Setting], list[RegimePart]]
@@ -111,7 +114,9 @@ def settings_for(
 
     Raises BadInput on anything unknown, and on one name given twice.
     """
-    systems = [_overridden(Regime.load(name), overrides) for name in regimes or ([] if traces else PUBLISHED)]
+    systems = [
+        _overridden(Regime.load(name), overrides, whole=not traces) for name in regimes or ([] if traces else PUBLISHED)
+    ]
     if not traces:
         pairs = [generated(system, root_seed, overrides) for system in systems]
     elif systems:
@@ -153,10 +158,12 @@ def watching(curve: Attached, s: Setting, described: dict[str, Any]) -> tuple[Se
     return replace(s, learner=learner), {**described, "learner": text}
 
 
-def _overridden(regime: Regime, overrides: Overrides) -> Regime:
+def _overridden(regime: Regime, overrides: Overrides, whole: bool = False) -> Regime:
+    """whole : a merge log is judged from its beginning to its end, not by windows of a trace."""
     wanted = {"seeds": overrides.seeds, "decision_steps": overrides.decision_steps}
     changes = {key: value for key, value in wanted.items() if value is not None}
-    return regime.replace(**changes) if changes else regime
+    changed = regime.replace(**changes) if changes else regime
+    return changed if overrides.log is None else overrides.log.applied(changed, whole)
 
 
 def setting_of(regime: Regime, worlds: Worlds, slos: Sequence[str] | None) -> Setting:
@@ -193,7 +200,8 @@ def _recorded(path: Path, reading: Reading, overrides: Overrides) -> tuple[Setti
     span_s = float(trace.arrival_ns[-1] - trace.arrival_ns[0]) / NS_PER_S
     wanted = overrides.seeds or WANTED_SEEDS
     horizon_s = min(base.horizon_s, max(SHORTEST_S, span_s // wanted - base.cooldown_s))
-    found = cut(trace, base.seeds, horizon_s, base.cooldown_s)
+    begins_ns = None if overrides.log is None else overrides.log.ends_ns(base)
+    found = cut(trace, base.seeds, horizon_s, base.cooldown_s, begins_ns)
     budgets = base.replace(horizon_s=horizon_s).corridor().feasible_budgets()
     regime = base.replace(
         name=f"trace:{path.name}",
@@ -224,7 +232,10 @@ def _in_system(
     """A real trace in somebody's own system."""
     trace, report = read_trace(path, reading, absent_ok=True)
     sidecar = None if overrides.calibration is None else f"the calibration {overrides.calibration.name}"
-    placed = in_system(trace, report, system, root_seed, file=path.name, slos=overrides.slos, sidecar=sidecar)
+    begins_ns = None if overrides.log is None else overrides.log.ends_ns(system)
+    placed = in_system(
+        trace, report, system, root_seed, file=path.name, slos=overrides.slos, sidecar=sidecar, begins_ns=begins_ns
+    )
     text = _trace_text(path, reading, report, placed.cut, placed.taken, overrides)
     text["trace"] |= {"system": system.name, "system_digest": system.digest}
     return _of_trace(placed.regime, placed.worlds, text, overrides)
@@ -234,7 +245,12 @@ def _of_trace(
     regime: Regime, worlds: Worlds, text: dict[str, Any], overrides: Overrides
 ) -> tuple[Setting, dict[str, Any]]:
     own = {k: v for k, v in regime.describe().items() if k not in ("arrivals", "prompt", "output")}
-    return setting_of(regime, worlds, overrides.slos), {**own, **text, "digest": regime.digest}
+    setting = setting_of(regime, worlds, overrides.slos)
+    if overrides.log is not None:
+        setting = replace(setting, begins_ns=tuple(text["trace"]["log"]["begins_ns"]))
+        pace = ("h_min", "h_max", "merge_s", "merge")
+        text["trace"]["log"]["pace"] = {k: v for k, v in regime.describe().items() if k in pace}
+    return setting, {**own, **text, "digest": regime.digest}
 
 
 def _trace_text(
@@ -257,6 +273,7 @@ def _trace_text(
             "windows": found.report,
             "taken": [str(one) for one in taken],
             **({} if overrides.seeds is None else {"seeds_asked": overrides.seeds}),
+            **({} if overrides.log is None else {"log": {"begins_ns": list(found.begins_ns)}}),
         }
     }
 
@@ -343,6 +360,8 @@ def described(setting: Setting, regime: Mapping[str, Any], given: Path | None = 
     return RegimePart.model_validate(
         {
             **{key: value for key, value in regime.items() if key not in own and key != "seeds"},
+            # The corridor is a turn's where the model has fragments.
+            **({} if setting.practice.ordinary else {"pace": {key: regime[key] for key in ("h_min", "h_max")}}),
             "corridor": {key: getattr(corridor, key) for key in own},
             "n_seeds": setting.n_seeds,
             "slos": [str(slo) for slo in setting.slos],

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from adapters.schedulers.log_fit import LogFit
 from adapters.sidecars.fitting import check_simulated
 from adapters.traces.readers import Reading
 from protocol import files
@@ -199,6 +200,7 @@ class _Again:
             decision_steps=old.corridor.decision_steps,
             calibration=None if stated is None else self.folder / RAW / calibration.carried_as(stated["name"]),
             learner=_watched(old, self.learner),
+            log=_taken_from_log(old),
         )
         if real and real["file"] not in self.files:
             raise BadInput("--trace", f"nothing for {old.name}", "the file that this certificate was made from")
@@ -261,6 +263,14 @@ class _Again:
         return Head.model_validate(
             {**asked, "contender": contender, "settings": settings, "regimes": [plain(r) for r in regimes]}
         )
+
+
+def _taken_from_log(regime: RegimePart) -> LogFit | None:
+    """What a merge log gave to pace and windows; None where no log was judged on a trace."""
+    stated = (regime.described("trace") or {}).get("log")
+    if stated is None:
+        return None
+    return LogFit(regime.name, stated=stated["pace"], begins_ns=tuple(stated["begins_ns"]))
 
 
 def _watched(regime: RegimePart, text: str | None) -> learning.Attached | None:

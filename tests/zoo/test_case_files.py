@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from judging import Command, Judged
+from judging import Command, Judged, command
 
 QUICK = ("--draws", 3, "--seeds", 2, "--jobs", 1)
 DECIDE = "class Scheduler:\n    def decide(self, obs):\n        "
@@ -132,7 +132,7 @@ def test_overlapping_merges_are_one_busy_interval(certify: Command, case: object
     judged = certify(case("overlapping"), tmp_path / "out", *QUICK)  # type: ignore[operator]
     said = "merges at 50 s and 53 s overlap: one busy interval of 11 s"
     assert said in judged.errors and said in judged.certificate["contender"]["read_as"]["small"]
-    assert judged.code == 3 and "occupies island 0 for 11 s; a merge takes 8 s" in judged.reason
+    assert judged.code == 3 and "starts 680 inner steps after time 0; H_max is 512" in judged.reason
 
 
 def test_a_log_inside_the_corridor_is_an_upper_bound(certify: Command, tmp_path: Path) -> None:
@@ -146,3 +146,24 @@ def test_a_log_inside_the_corridor_is_an_upper_bound(certify: Command, tmp_path:
     assert "a log is read, not run again" in judged.check("determinism")["reason"]
     assert judged.certificate["tier"]["upper_bound"] and judged.certificate["tier"]["number"] == 1
     assert judged.code in (1, 3)  # one schedule for eight loads: no better than chance
+
+
+def test_a_log_in_its_own_corridor_with_its_own_lengths(certify: Command, tmp_path: Path) -> None:
+    """Four merges of 4 to 11 s, one of them not committed: every gate but the effect has what it needs."""
+    log = tmp_path / "merges.csv"
+    log.write_text("start_s,duration_s,committed\n20,4,true\n50,11,true\n82.1,6,false\n110,5,true\n")
+    judged = certify(log, tmp_path / "out", "--draws", 3, "--jobs", 1, "--corridor", "from-log")
+    for gate, check in (("G0", "corridor"), ("G0", "budget"), ("G4", "inner steps"), ("G4", "staleness")):
+        assert judged.check(check, gate)["status"] == "passed", judged.check(check, gate)
+    assert "merge log: judged with 272 to 360 inner steps of 0.0735 s between merges of 4 to 11 s" in judged.errors
+    (regime,) = judged.certificate["regimes"]
+    assert regime["name"] == "small with merges.csv" and regime["seeds"][0]["busy_s"] == 26.0
+    assert judged.check("inner steps", "G4")["details"]["committed_by_fragment"] == [[3]] * 8
+    assert judged.code in (1, 3)
+    again = certify_again(tmp_path / "out")
+    assert again.code == 0
+
+
+def certify_again(folder: Path) -> Judged:
+    """`protocol verify FOLDER --all`, which has no certificate of its own."""
+    return command(folder, "verify", folder, "--all")

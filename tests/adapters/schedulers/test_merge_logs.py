@@ -9,12 +9,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import setting
 
 from adapters.schedulers import RecordedSource, open_scheduler, read_merge_log
-from adapters.schedulers.merge_logs import snapped
+from adapters.schedulers.log_fit import fit_of
+from adapters.schedulers.merge_logs import LogReading
+from adapters.schedulers.recorded import spec_of
 from protocol.errors import BadInput, SchedulerError
 from protocol.merging.corridor import Corridor
+from protocol.merging.logged import snapped
+from protocol.merging.practice import Practice, Timing
 from protocol.merging.schedule import Schedule
+from protocol.regimes.regime import Regime
 from protocol.workload.trace import NS_PER_S, RequestTrace
 
 TRACE = RequestTrace(np.array([0]), np.array([1]), np.array([1]))
@@ -199,10 +205,11 @@ CORRIDOR = Corridor(
 def test_stamps_of_a_wall_clock_are_moved_to_the_grid(waits: list[float]) -> None:
     """Decisions every 0.5 s, beginning anew where a merge ended: no start moves by more than a quarter of a second."""
     starts = np.cumsum([round(1e9 * (w + 2.0)) for w in waits]) - 2 * NS_PER_S
-    moved, most = snapped(Schedule.all_islands(starts, CORRIDOR.merge_ns), CORRIDOR)
+    timing = Timing(CORRIDOR, Practice())
+    moved, most = snapped(Schedule.all_islands(starts, CORRIDOR.merge_ns), timing)
     assert CORRIDOR.gaps(moved.start_ns).min() >= 0
     assert most == np.abs(moved.start_ns - starts).max() <= CORRIDOR.grid_ns // 2
-    again, none = snapped(moved, CORRIDOR)
+    again, none = snapped(moved, timing)
     assert none == 0 and again.start_ns.tolist() == moved.start_ns.tolist()
 
 
@@ -211,8 +218,13 @@ def test_a_log_says_how_far_it_was_moved(tmp_path: Path) -> None:
     log.write_text("start_s,end_s\n1.1,3.1\n5.3,7.3\n")
     source = open_scheduler(str(log))
     assert isinstance(source, RecordedSource)
-    assert source.report(CORRIDOR) == ["starts were moved to the decision grid, by 0.200 s at most"]
-    assert source.plan(TRACE, CORRIDOR, 0, ()).start_s.tolist() == [1.0, 5.5]
+    assert source.report(setting(corridor=CORRIDOR)) == [
+        "judged with 10 to 40 inner steps of 0.1 s between merges of 2 to 2 s",
+        "starts were moved to the decision grid, by 0.200 s at most",
+    ]
+    logged = source.plan(TRACE, CORRIDOR, 0, ())
+    assert logged.start_s.tolist() == [1.1, 5.3]
+    assert snapped(logged, Timing(CORRIDOR, Practice()))[0].start_s.tolist() == [1.0, 5.5]
 
 
 @pytest.mark.parametrize(
@@ -291,6 +303,103 @@ def test_shared_cases_of_the_second_round(shared_cases: Path, name: str, merges:
         assert recorded.failed == 6 and recorded.schedule.start_ns[0] > 0
 
 
-def test_a_streaming_log_is_refused(shared_cases: Path) -> None:
-    with pytest.raises(BadInput, match="72 torchft merges .* single fragments"):
-        read_merge_log(shared_cases / "round2" / "merge_log_torchft_4_fragments.jsonl", 8.0)
+def test_a_streaming_log_asks_for_its_fragments(shared_cases: Path) -> None:
+    """72 commits 8 s apart: of 4 fragments, each under way for a quarter of a merge, in turn."""
+    log = shared_cases / "round2" / "merge_log_torchft_4_fragments.jsonl"
+    with pytest.raises(BadInput, match="72 torchft merges .* single fragments .*expected --fragments N"):
+        read_merge_log(log, 8.0)
+    recorded = read_merge_log(log, 8.0, reading=LogReading(fragments=4))
+    assert recorded.fragments == 4 and "72 merges of 4 fragments: 18 whole rounds" in recorded.report
+    assert recorded.schedule.fragment.tolist() == [0, 1, 2, 3] * 18
+    assert set((recorded.schedule.busy_ns[:, 0] / NS_PER_S).tolist()) == {2.0}
+    assert set(np.diff(recorded.schedule.start_s).tolist()) == {8.0}
+
+
+def test_tables_say_fragment_and_outcome(tmp_path: Path) -> None:
+    """One in flight at a time: the second is sent when the first is there."""
+    log = tmp_path / "a.csv"
+    log.write_text("start_s,end_s,fragment,committed,bytes\n10,14,0,true,5\n12,16,1,FALSE,5\n20,22,1,,5\n")
+    lines = jsonl(
+        tmp_path / "a.jsonl",
+        {"start_s": 10, "duration_s": 4, "fragment": 0, "committed": True, "bytes": 5},
+        {"start_s": 12, "duration_s": 4, "fragment": 1, "committed": False},
+        {"start_s": 20, "end_s": 22, "fragment": 1},
+    )
+    for path, kind in ((log, "csv"), (lines, "lines")):
+        recorded = read_merge_log(path, 8.0)
+        made = recorded.schedule
+        assert (recorded.format, recorded.fragments, recorded.failed) == (kind, 2, 1)
+        assert [w.tolist() for w in (made.start_s, made.busy_ns[:, 0] / NS_PER_S)] == [[10, 14, 20], [4, 2, 2]]
+        assert made.fragment.tolist() == [0, 1, 1] and made.committed.tolist() == [True, False, True]
+        assert any("one is in flight at a time" in line for line in recorded.report)
+
+
+def test_fragments_that_failed_are_due_again(shared_cases: Path) -> None:
+    log = shared_cases / "round2" / "merge_log_torchft_failed_commits.jsonl"
+    made = read_merge_log(log, 8.0, reading=LogReading(fragments=3)).schedule
+    due = 0
+    for fragment, committed in zip(made.fragment.tolist(), made.committed.tolist(), strict=True):
+        assert fragment == due
+        due = (due + committed) % 3
+
+
+@pytest.mark.parametrize(
+    ("zero", "starts"),
+    [(None, [28, 58, 98]), ("20", [8, 38, 78]), ("-10.5", [38.5, 68.5, 108.5]), ("2026-04-03T12:00:00Z", [13, 43, 83])],
+)
+def test_the_trace_s_beginning_in_the_log(tmp_path: Path, zero: str | None, starts: list[float]) -> None:
+    """Commits 20, 50 and 90 s after noon, each at the end of a merge of 7 s; the log begins a median wait before."""
+    votes = [
+        {"timestamp": f"2026-04-03T12:{s // 60:02}:{s % 60:02}Z",
+         "attributes": {"step": k, "replica_id": "r", "quorum_id": 1, "commit_result": True}}
+        for k, s in enumerate((20, 50, 90))
+    ]  # fmt: skip
+    log = jsonl(tmp_path / "a.jsonl", *votes)
+    made = read_merge_log(log, 7.0, reading=LogReading(zero=zero)).schedule
+    assert made.start_s.tolist() == starts
+
+
+def test_reading_travels_with_the_name(tmp_path: Path) -> None:
+    log = tmp_path / "a.csv"
+    log.write_text("start_s\n10\n20\n30\n")
+    reading = LogReading(fragments=2, stamp="end", zero="-3.5", merge_s=2.5)
+    source = open_scheduler(spec_of(str(log), reading))
+    assert isinstance(source, RecordedSource) and source.reading == reading and source.name == "a.csv"
+    assert source.describe()["reading"] == {"fragments": 2, "stamp": "end", "zero": "-3.5", "merge_s": 2.5}
+    assert source.schedule(8.0).schedule.start_s.tolist() == [11.0, 21.0, 31.0]
+    assert spec_of("a.csv", LogReading()) == "a.csv"
+    for query in ("stamp=middle", "fragments=0", "fragments=x", "what=1", "merge_s=-1"):
+        with pytest.raises(BadInput):
+            open_scheduler(f"{log}?{query}")
+    with pytest.raises(BadInput, match="has no calendar"):
+        open_scheduler(f"{log}?zero=2026-04-03").close()
+
+
+def test_the_corridor_of_a_log(shared_cases: Path) -> None:
+    """Waits of 300, 300, 300, 300, 300 and 300 s in steps of 0.0735 s, eight to a decision: 510.2 decisions."""
+    log = shared_cases / "round2" / "merge_log_growing_durations.csv"
+    with pytest.raises(BadInput, match="merge 1 at 0 s, with no decision since time 0"):
+        fitted(str(log))
+    regime = fitted(f"{log}?zero=-300")
+    assert (regime.h_min, regime.h_max, regime.merge_s) == (4080, 4088, 290.0)
+    assert regime.name == "ordinary with merge_log_growing_durations.csv"
+    # 510 decisions six times and 3135 s of merges; the end in wall-clock seconds is 4935.
+    assert regime.horizon_s == pytest.approx(4935, abs=0.588)
+    assert fitted(str(log), whole=False).h_max == 4088
+
+
+def fitted(spec: str, whole: bool = True) -> Regime:
+    fit = fit_of(spec, True)
+    assert fit is not None
+    return fit.applied(Regime.load("ordinary"), whole)
+
+
+def test_fragments_of_a_log_are_the_regime_s(shared_cases: Path) -> None:
+    log = f"{shared_cases / 'round2' / 'merge_log_torchft_4_fragments.jsonl'}?fragments=4"
+    regime = fitted(log)
+    assert regime.merge.fragments == 4
+    # 6 s of steps between two fragments of 2 s: 10.2 decisions, and four turns between two of the same one.
+    assert (regime.corridor().h_min, regime.corridor().h_max) == (80, 88) and regime.h_min == 320
+    two = Regime.load("ordinary").replace(merge=Practice(fragments=2))
+    with pytest.raises(BadInput, match="found 4 fragments of merge_log_torchft_4_fragments.jsonl; expected 2"):
+        fit_of(log, False).applied(two, True)  # type: ignore[union-attr]

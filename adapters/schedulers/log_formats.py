@@ -1,0 +1,278 @@
+"""Readers of merge logs: what each of them says of every merge, in its own time.
+
+They are told apart by their contents; `merge_logs` has the list, and makes a schedule of what they say.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from protocol.errors import BadInput
+from protocol.workload.trace import NS_PER_S, seconds_to_ns
+
+#: Replica, quorum, step, whether it was committed, and when, ns.
+_Vote = tuple[Any, Any, Any, bool, int]
+_ENDS = ("coordinator_stop", "coordinator_end")
+_WATCHED_AT, _WATCHED_S = "_timestamp", "watcher/last_update_weights_time"
+#: Columns of a table of merges, and fields of its lines as JSON.
+_COLUMNS = ("start_s", "duration_s", "end_s", "fragment", "committed", "bytes")
+_YES_NO = {"true": True, "false": False, "1": True, "0": False}
+
+
+@dataclass(frozen=True)
+class Logged:
+    """One merge as logged: its stamp, and what else the log says of it."""
+
+    at_ns: int
+    took_ns: int | None = None
+    fragment: int | None = None
+    committed: bool = True
+
+
+@dataclass(frozen=True)
+class Log:
+    """merges : in no order.  span_ns : that the log covers, None when it does not say.  began_ns : the time since 1970
+    from which the merges' times count, None where the log has a clock of its own.
+    """
+
+    format: str
+    merges: tuple[Logged, ...]
+    span_ns: int | None
+    report: tuple[str, ...]
+    began_ns: int | None = None
+
+    @property
+    def failed(self) -> int:
+        """Merges that moved their bytes and made no progress."""
+        return sum(not m.committed for m in self.merges)
+
+
+def read_log(path: Path) -> Log:
+    """What a file says.  Raises BadInput naming file and row."""
+    if not path.is_file():
+        raise BadInput(str(path), "no such file", "a merge log (.jsonl or .csv)")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}, byte {error.start + 1}", "bytes that are not UTF-8", "a text file") from None
+    if not text.strip():
+        raise BadInput(str(path), "an empty file", "at least a header or a coordinator_start event")
+    if path.suffix == ".csv":
+        return _read_csv(path, text)
+    records = list(_json_records(path, text))
+    if any(isinstance(r.get("attributes"), dict) and "commit_result" in r["attributes"] for _, r in records):
+        return _read_torchft(records)
+    if any(_WATCHED_S in r for _, r in records):
+        return _read_watcher(records)
+    if all("start_s" in r for _, r in records):
+        return Log("lines", tuple(_merge(where, r) for where, r in records), None, ())
+    return _read_coordinator(path, records)
+
+
+def _json_records(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """JSON objects one after another, one a line or pretty-printed, with the line on which each begins."""
+    decoder, at = json.JSONDecoder(), 0
+    while True:
+        while at < len(text) and text[at].isspace():
+            at += 1
+        if at == len(text):
+            return
+        where = f"{path}, line {text.count(chr(10), 0, at) + 1}"
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except json.JSONDecodeError as error:
+            raise BadInput(where, f"text that is not JSON ({error.msg})", "a JSON object") from None
+        if not isinstance(value, dict):
+            raise BadInput(where, f"a JSON {type(value).__name__}", "a JSON object")
+        yield where, value
+
+
+def _number(where: str, field: str, value: object, least: float | None = None) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise BadInput(f"{where}, {field}", f"{value!r}", "a finite number")
+    if least is not None and value < least:
+        raise BadInput(f"{where}, {field}", f"{value!r}", f"at least {least:g}")
+    return value
+
+
+def _read_coordinator(path: Path, records: list[tuple[str, dict[str, Any]]]) -> Log:
+    events = [r.get("event") for _, r in records]
+    if "coordinator_start" not in events and "merged" not in events:
+        expected = "coordinator_start, merged and coordinator_stop events, or torchft commit events"
+        raise BadInput(str(path), "no event of a coordinator or of torchft", expected)
+    wanted = [(w, r) for w, r in records if r.get("event") in ("coordinator_start", "merged", *_ENDS)]
+    # `elapsed_sec` where every merge has it, as the published replay did; else wall-clock milliseconds.
+    merged = [(w, r) for w, r in wanted if r["event"] == "merged"]
+    counted = merged or wanted
+    field = "elapsed_sec" if all("elapsed_sec" in r for _, r in counted) else "ts_ms"
+    unit = NS_PER_S if field == "elapsed_sec" else 1_000_000
+
+    def at(where: str, record: dict[str, Any]) -> int:
+        if field not in record:
+            raise BadInput(where, f"no {field}", "elapsed_sec in every event, or ts_ms in every event")
+        return round(_number(where, field, record[field]) * unit)
+
+    starts = [(w, r) for w, r in wanted if r["event"] == "coordinator_start"]
+    if len(starts) > 1:
+        raise BadInput(starts[1][0], "a second coordinator_start", "one run in a log")
+    if starts:
+        zero = at(*starts[0])
+    elif field == "elapsed_sec":
+        zero = 0
+    else:
+        raise BadInput(str(path), "no coordinator_start", "one, from which ts_ms are counted")
+    merges: list[Logged] = []
+    for where, record in merged:
+        time_ns = at(where, record) - zero
+        if time_ns < 0:
+            raise BadInput(where, f"a merge {-time_ns / NS_PER_S:g} s before coordinator_start", "a later time")
+        duration = record.get("duration_s")
+        took = None if duration is None else seconds_to_ns(_number(where, "duration_s", duration, 0))
+        merges.append(Logged(time_ns, took))
+    ends = [(w, r) for w, r in wanted if r["event"] in _ENDS]
+    if not ends:
+        report = ("no coordinator_stop: the log may be cut short, and its span is unknown",)
+        return Log("coordinator", tuple(merges), None, report)
+    return Log("coordinator", tuple(merges), at(*ends[-1]) - zero, ())
+
+
+def _read_csv(path: Path, text: str) -> Log:
+    rows = csv.DictReader(text.splitlines())
+    names = [name.strip() for name in rows.fieldnames or []]
+    if "start_s" not in names or set(names) - set(_COLUMNS) or {"duration_s", "end_s"} <= set(names):
+        expected = "a column start_s and, optionally, duration_s or end_s, fragment, committed, bytes"
+        raise BadInput(f"{path}, header", ", ".join(names) or "nothing", expected)
+    rows.fieldnames = names
+    merges = []
+    for row in rows:
+        where = f"{path}, line {rows.line_num}"
+        values: dict[str, object] = {}
+        for field in names:
+            text_value = (row.get(field) or "").strip()
+            if field != "start_s" and not text_value:
+                continue
+            values[field] = (
+                _YES_NO.get(text_value.lower(), text_value)
+                if field == "committed"
+                else _value(where, field, text_value)
+            )
+        merges.append(_merge(where, values))
+    return Log("csv", tuple(merges), None, ())
+
+
+def _value(where: str, field: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise BadInput(f"{where}, {field}", repr(text), "a number of seconds") from None
+
+
+def _merge(where: str, values: Mapping[str, object]) -> Logged:
+    """One row of a table, or one line of its fields."""
+    start_s = _number(where, "start_s", values["start_s"], 0)
+    if "end_s" in values:
+        end_s = _number(where, "end_s", values["end_s"], 0)
+        if end_s <= start_s:
+            raise BadInput(f"{where}, end_s", f"{end_s:g}", f"more than start_s, {start_s:g}")
+        took = seconds_to_ns(end_s - start_s)
+    elif "duration_s" in values:
+        took = seconds_to_ns(_number(where, "duration_s", values["duration_s"], 0))
+        if took == 0:
+            raise BadInput(f"{where}, duration_s", "0", "a positive number of seconds")
+    else:
+        return _told(where, values, seconds_to_ns(start_s), None)
+    return _told(where, values, seconds_to_ns(start_s), took)
+
+
+def _told(where: str, values: Mapping[str, object], at_ns: int, took_ns: int | None) -> Logged:
+    fragment, committed = values.get("fragment"), values.get("committed", True)
+    if fragment is not None:
+        number = _number(where, "fragment", fragment, 0)
+        if number != int(number) or number > 1023:
+            raise BadInput(f"{where}, fragment", f"{fragment!r}", "a whole number from 0 to 1023")
+        fragment = int(number)
+    if not isinstance(committed, bool):
+        raise BadInput(f"{where}, committed", f"{committed!r}", "true or false")
+    return Logged(at_ns, took_ns, fragment, committed)
+
+
+def _read_torchft(records: list[tuple[str, dict[str, Any]]]) -> Log:
+    """Every vote of a quorum is a merge that moved its bytes, whether its outcome was committed or not."""
+    votes: list[_Vote] = []
+    for where, record in records:
+        attributes = record.get("attributes")
+        if not isinstance(attributes, dict) or "commit_result" not in attributes:
+            continue
+        time_ns = stamp_ns(f"{where}, timestamp", record.get("timestamp") or record.get("observed_timestamp"))
+        replica, quorum, step = (attributes.get(key) for key in ("replica_id", "quorum_id", "step"))
+        votes.append((replica, quorum, step, attributes["commit_result"] is True, time_ns))
+    rounds, report = _rounds(votes), []
+    failed = sum(not committed for _, committed in rounds)
+    if failed:
+        report.append(f"{failed} of {len(rounds)} merges were not committed: busy, without progress")
+    zero = _beginning([t for t, _ in rounds], report)
+    merges = tuple(Logged(t - zero, committed=committed) for t, committed in rounds)
+    return Log("torchft", merges, max(t for t, _ in rounds) - zero, tuple(report), zero)
+
+
+def stamp_ns(where: str, stamp: object) -> int:
+    """Nanoseconds since 1970 of an ISO 8601 time; without a zone it is UTC.  Raises BadInput."""
+    try:
+        parsed = datetime.fromisoformat(str(stamp))
+    except ValueError:
+        raise BadInput(where, repr(stamp), "an ISO 8601 time") from None
+    since = parsed.replace(tzinfo=parsed.tzinfo or UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    return ((since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds) * 1000
+
+
+def _rounds(votes: list[_Vote]) -> list[tuple[int, bool]]:
+    """When each merge ended, in order, and whether it was committed.
+
+    Every replica logs the same vote; the exchange is over when the last one has voted.  A step that failed is tried
+    again under the same number, so a replica's second vote on it, and any vote with another outcome, is another merge.
+    """
+    tries: Counter[tuple[object, ...]] = Counter()
+    ended: dict[tuple[object, object, bool, int], int] = {}
+    for replica, quorum, step, committed, time_ns in votes:
+        tries[replica, quorum, step, committed] += 1
+        key = (quorum, step, committed, tries[replica, quorum, step, committed])
+        ended[key] = max(ended.get(key, time_ns), time_ns)
+    return sorted((time_ns, committed) for (_, _, committed, _), time_ns in ended.items())
+
+
+def _read_watcher(records: list[tuple[str, dict[str, Any]]]) -> Log:
+    """Updates of a server's weights, a line each, stamped in seconds since 1970 when they were over."""
+    found = []
+    for where, record in records:
+        if _WATCHED_S not in record:
+            continue
+        if _WATCHED_AT not in record:
+            raise BadInput(where, f"no {_WATCHED_AT}", f"{_WATCHED_AT} and {_WATCHED_S}")
+        at_ns = round(_number(where, _WATCHED_AT, record[_WATCHED_AT], 0) * NS_PER_S)
+        took_s = _number(where, _WATCHED_S, record[_WATCHED_S], 0)
+        if took_s == 0:
+            raise BadInput(f"{where}, {_WATCHED_S}", "0", "a positive number of seconds")
+        found.append((at_ns, seconds_to_ns(took_s)))
+    found.sort()
+    report: list[str] = []
+    zero = _beginning([t for t, _ in found], report)
+    merges = tuple(Logged(t - zero, took) for t, took in found)
+    return Log("watcher", merges, found[-1][0] - zero, tuple(report), zero)
+
+
+def _beginning(ends_ns: list[int], report: list[str]) -> int:
+    """Where a log begins that names no beginning: one median interval before its first merge ended."""
+    between = [b - a for a, b in itertools.pairwise(ends_ns)]
+    before = round(median(between)) if between else 0
+    report.append(f"times count from {before / NS_PER_S:g} s (the median interval) before the end of the first merge")
+    return ends_ns[0] - before
