@@ -17,7 +17,7 @@ from protocol.merging.logged import snapped
 from protocol.merging.practice import Practice, Timing
 from protocol.reading import read
 from protocol.regimes.regime import Regime
-from protocol.workload.trace import NS_PER_S
+from protocol.workload.trace import NS_PER_S, seconds_to_ns
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class LogFit:
     """A merge log as far as a regime and a trace need it.
 
     source : the log; None where a certificate states what was taken from it.  corridor : whether pace and horizon come
-    from the log.  stated, begins_ns : the changes of a regime and the windows' beginnings as a certificate has them.
+    from the log.  stated, begins_ns, stated_alike : the changes of a regime, the windows' beginnings, and whether merges
+    are all alike, as a certificate has them.
     """
 
     name: str
@@ -33,6 +34,15 @@ class LogFit:
     corridor: bool = False
     stated: Mapping[str, Any] = field(default_factory=dict)
     begins_ns: tuple[int, ...] = ()
+    stated_alike: bool = True
+
+    def alike(self, regime_merge_s: float) -> bool:
+        """Whether every merge is of the whole model, committed, and as long as the regime's: as a calibration's are."""
+        if self.source is None:
+            return self.stated_alike
+        made = self.source.schedule(regime_merge_s).schedule
+        same = bool((made.busy_ns == seconds_to_ns(regime_merge_s)).all() and made.committed.all())
+        return same and not made.fragment.any()
 
     def ends_ns(self, regime: Regime) -> tuple[int, ...]:
         """When its merges end: windows of a trace begin there, with a whole wait before their first merge."""

@@ -134,7 +134,14 @@ def settings_for(
     if overrides.learner is not None:
         pairs = [watching(overrides.learner, *pair) for pair in pairs]
     served = [replace(s, sidecar=fitted) if fitted else s for s, _ in pairs]
-    return served, [described(s, d, overrides.calibration) for s, (_, d) in zip(served, pairs, strict=True)]
+    return served, [
+        described(s, d, overrides.calibration, _alike(s, overrides)) for s, (_, d) in zip(served, pairs, strict=True)
+    ]
+
+
+def _alike(setting: Setting, overrides: Overrides) -> bool:
+    log = overrides.log
+    return setting.practice.ordinary and (log is None or log.alike(setting.transfer_ns / NS_PER_S))
 
 
 def _refuse_copies(read: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
@@ -248,6 +255,7 @@ def _of_trace(
     setting = setting_of(regime, worlds, overrides.slos)
     if overrides.log is not None:
         setting = replace(setting, begins_ns=tuple(text["trace"]["log"]["begins_ns"]))
+        text["trace"]["log"]["alike"] = _alike(setting, overrides)
         pace = ("h_min", "h_max", "merge_s", "merge")
         text["trace"]["log"]["pace"] = {k: v for k, v in regime.describe().items() if k in pace}
     return setting, {**own, **text, "digest": regime.digest}
@@ -344,14 +352,16 @@ def calibrations_of(regimes: Sequence[RegimePart], given: Path | None) -> list[P
     return [given or shipped_calibrations()[name] for name in names]
 
 
-def described(setting: Setting, regime: Mapping[str, Any], given: Path | None = None) -> RegimePart:
+def described(setting: Setting, regime: Mapping[str, Any], given: Path | None = None, alike: bool = True) -> RegimePart:
     """A regime as the certificate states it; a calibrated sidecar with what its server showed, for G1.
+
+    alike : merges are as a calibration's: of one length.  Of others, no calibration shows anything.
 
     Raises BadInput when the calibration is one of merges of another length.
     """
     corridor = setting.corridor
     sidecar = {**setting.sidecar.describe(), "calibrated": setting.sidecar.calibrated}
-    if setting.sidecar.calibrated:
+    if setting.sidecar.calibrated and alike:
         folder = given or shipped_calibrations()[str(sidecar["name"])]
         found = calibration.read(folder).stated()
         refuse_mismatch(found, merge_s=corridor.merge_ns / NS_PER_S)

@@ -270,7 +270,8 @@ def _taken_from_log(regime: RegimePart) -> LogFit | None:
     stated = (regime.described("trace") or {}).get("log")
     if stated is None:
         return None
-    return LogFit(regime.name, stated=stated["pace"], begins_ns=tuple(stated["begins_ns"]))
+    begins_ns = tuple(stated["begins_ns"])
+    return LogFit(regime.name, stated=stated["pace"], begins_ns=begins_ns, stated_alike=stated["alike"])
 
 
 def _watched(regime: RegimePart, text: str | None) -> learning.Attached | None:

@@ -21,9 +21,12 @@ DIGESTS = {
     "bursty-aperiodic": "7d6cc15651ca9bea3a8ac6dd18d4b8a8cd83a36b16990efc2de41518c80e838f",
     "bursty-periodic": "73d7495bf0ed8c7cefcd91343e10e3fe9f88763ec65ae879957c06a9eef87b48",
     "high-pressure": "cb5f3c2a250692a014ce6d9fe71f5ee035fa71c411153a7f9797062164cfcd85",
+    "hourly-blocking": "111a9808d4cdaf8cb889475d141ae54bbcceed5288cd66fd9f15b85d927e7c49",
     "islands-offset": "9fdf5fc2b51139addd2e41edd521dc705d45c7041e9886bcd5c1987a27338c5b",
     "ordinary": "50918ec92946fd15f24f0b2d04db08836471adadf3866ebb0fe8af5e622311f5",
+    "streaming-4-fragments": "3df2360e73aad6996916b32842a3c738360b3d9ca9c4669e886f29781e2a4aba",
     "sync-heavy-steady": "2f80141717b72f98e052cb94e172868a8f2f33b7dd727e7458326e4eb68c1c43",
+    "weight-sync": "bf759e133998128b36557a0c724a1d7e0b356b3a139c47faba99c3e73de7a71a",
 }
 
 PRACTISED = """

@@ -4,8 +4,9 @@ A walk over placements changes one thing at a time: it moves one merge to a unif
 corridors leave it (*timing*), or lets two islands of two like merges trade places (*partner choice*).  Merges are
 like when they have as many members and take as long, and only islands that the exchange occupies for equally long,
 with interfaces equally fast, trade; so each island keeps its number of merges, its busy seconds, its bytes and its
-inner steps.  Both steps are as likely as their reverse, so the walk leaves the uniform distribution over the
-placements that it can reach as it is.
+inner steps.  Where there are merges of several kinds, *timing* also lets two of different kinds trade times, give or
+take a few decisions, or nothing would change the order in which an island has them.  Each step is as likely as its
+reverse, so the walk leaves the uniform distribution over the placements that it can reach as it is.
 
 How far the walk mixes does not matter for the level of the test: one walk leads from the policy's schedule to a hub,
 and every draw is another walk of the same length from there.  Walks run alike in both directions, so if the schedule
@@ -23,6 +24,9 @@ from protocol.merging.peers.schedules import GRAPH, Peers, PeerSchedule
 
 #: Steps of a walk for every merge of the schedule.
 SWEEPS = 100
+#: Share of the steps in which merges of different kinds trade times, and by how many decisions each may miss the
+#: other's: the wider, the fewer fit.
+TRADES, NEAR = 0.25, 3
 
 _Ints = NDArray[np.int64]
 
@@ -74,13 +78,15 @@ class _Walk:
         self.limits = np.array([c.h_min, c.h_max, c.decision_steps, peers.last_cell], np.int64)
         self.shares = (0.5 if partners else 1.0) if timing else 0.0
         self.length = sweeps * len(own)
+        kinds = len(set(zip(self.sizes.tolist(), self.steps.tolist(), strict=True)))
+        self.trades = TRADES if timing and kinds > 1 else 0.0
 
     def run(self, cells: _Ints, members: _Ints, rng: np.random.Generator) -> tuple[_Ints, _Ints]:
         cells, members = cells.copy(), members.copy()
         before, after = _links(cells, members, len(self.speed))
         _walk(
             cells, members, before, after, self.sizes, self.steps, self.busy, self.fixed, self.speed, self.limits,
-            self.shares, rng.random((self.length, 4)),
+            self.shares, self.trades, rng.random((self.length, 4 if self.trades == 0 else 6)),
         )  # fmt: skip
         return cells, members
 
@@ -123,13 +129,79 @@ def _replace(members: _Ints, links: _Ints, at: int, island: int, new: int) -> No
 
 
 @numba.njit(cache=True, nogil=True)
+def _relinked(island: int, cells: _Ints, members: _Ints, before: _Ints, after: _Ints, order: _Ints) -> None:
+    """Links of one island's merges, whatever they were; order : the merges by time."""
+    last, place = -1, -1
+    for k in order:
+        for j in range(members.shape[1]):
+            if members[k, j] == island:
+                before[k, j], after[k, j] = last, -1
+                if last >= 0:
+                    after[last, place] = k
+                last, place = k, j
+
+
+@numba.njit(cache=True, nogil=True)
+def _fits(k: int, cells: _Ints, before: _Ints, after: _Ints, sizes: _Ints, steps: _Ints, limits: _Ints) -> bool:
+    """Whether merge k lies where its members' corridors leave it room between their other merges."""
+    for j in range(sizes[k]):
+        low, high = _range(k, before[k, j], after[k, j], cells, steps, limits)
+        if not low <= cells[k] <= high:
+            return False
+        # The first merge of an island is nobody's next; the one after it must be in reach, too.
+        late = after[k, j]
+        if late >= 0 and cells[late] <= cells[k]:
+            return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def _trade(
+    k: int, m: int, shift: int, other: int, cells: _Ints, members: _Ints, before: _Ints, after: _Ints, sizes: _Ints,
+    steps: _Ints, limits: _Ints,
+) -> None:  # fmt: skip
+    """Have merges k and m trade times, give or take `shift` and `other` decisions, if all corridors allow it."""
+    was_k, was_m = cells[k], cells[m]
+    cells[k], cells[m] = was_m + shift, was_k + other
+    fine = 0 <= cells[k] <= limits[3] and 0 <= cells[m] <= limits[3]
+    for attempt in range(2):
+        order = np.argsort(cells, kind="mergesort")
+        for j in range(sizes[k]):
+            _relinked(members[k, j], cells, members, before, after, order)
+        for j in range(sizes[m]):
+            _relinked(members[m, j], cells, members, before, after, order)
+        if attempt == 0:
+            if fine:
+                # Every merge of an island that moved: between two others the corridor may have opened or closed.
+                for q in range(cells.size):
+                    touched = False
+                    for i in range(sizes[q]):
+                        for j in range(sizes[k]):
+                            touched |= members[q, i] == members[k, j]
+                        for j in range(sizes[m]):
+                            touched |= members[q, i] == members[m, j]
+                    if touched and not _fits(q, cells, before, after, sizes, steps, limits):
+                        fine = False
+                        break
+            if fine:
+                return
+            cells[k], cells[m] = was_k, was_m
+
+
+@numba.njit(cache=True, nogil=True)
 def _walk(
     cells: _Ints, members: _Ints, before: _Ints, after: _Ints, sizes: _Ints, steps: _Ints, busy: _Ints,
-    fixed: NDArray[np.bool_], speed: _Ints, limits: _Ints, timing: float, u: NDArray[np.float64],
+    fixed: NDArray[np.bool_], speed: _Ints, limits: _Ints, timing: float, trades: float, u: NDArray[np.float64],
 ) -> None:  # fmt: skip
     n = cells.size
     for t in range(u.shape[0]):
         k = int(u[t, 1] * n)
+        if trades > 0 and u[t, 4] < trades:
+            m = int(u[t, 2] * n)
+            if sizes[m] != sizes[k] or steps[m] != steps[k]:
+                shift, other = int(u[t, 3] * (2 * NEAR + 1)) - NEAR, int(u[t, 5] * (2 * NEAR + 1)) - NEAR
+                _trade(k, m, shift, other, cells, members, before, after, sizes, steps, limits)
+            continue
         if u[t, 0] < timing:
             low, high = 0, limits[3]
             for j in range(sizes[k]):

@@ -77,6 +77,48 @@ def test_draws_are_uniform_over_every_placement_with_the_same_budgets() -> None:
     assert stats.chisquare([counts[key(s)] for s in every]).pvalue > 1e-3
 
 
+#: The same, but all four take two steps (an all-reduce of four sends 1.5 payloads).
+MIXED = Peers(Corridor(2, 7, 1, 10**9, 2 * 10**9, 13 * 10**9), Merging(payload_bytes=100, bandwidth=(100.0,)), 4)
+
+
+def mixed_placements(p: Peers, pairs: int) -> Iterator[PeerSchedule]:
+    """Every placement of one merge of all and `pairs` pairs of 0, 1 and of 2, 3 each, in any order."""
+    kinds = [(0, 1, 2, 3), *[(0, 1)] * pairs, *[(2, 3)] * pairs]
+
+    def extend(merges: list[tuple[int, tuple[int, ...]]], left: Counter[tuple[int, ...]]) -> Iterator[PeerSchedule]:
+        if not sum(left.values()):
+            schedule = at(*merges)
+            if p.violation(schedule) is None:
+                yield schedule
+            return
+        for cell in range(merges[-1][0] if merges else 0, p.last_cell + 1):
+            for group in sorted(g for g, k in left.items() if k):
+                if not merges or (cell, group) > merges[-1]:
+                    yield from extend([*merges, (cell, group)], left - Counter([group]))
+
+    return extend([], Counter(kinds))
+
+
+def test_draws_change_the_order_of_kinds_and_stay_uniform() -> None:
+    every = list(mixed_placements(MIXED, 1))
+    assert MIXED.steps((0, 1, 2, 3)) == 2 and MIXED.steps((0, 1)) == 1
+
+    def order(s: PeerSchedule) -> tuple[int, ...]:
+        return tuple(len(g) for g in s.groups if 0 in g)
+
+    assert {order(s) for s in every} == {(2, 4), (4, 2)}
+    drawn = peer_controls.draws(
+        MIXED, every[0], 20 * len(every), np.random.default_rng(5), np.random.default_rng(6), partners=False, sweeps=400
+    )
+    counts = Counter(key(s) for s in drawn)
+    assert set(counts) == {key(s) for s in every}
+    assert stats.chisquare([counts[key(s)] for s in every]).pvalue > 1e-3
+    # Who meets whom may change as well; then more placements are reached, each of them allowed and in both orders.
+    drawn = peer_controls.draws(MIXED, every[0], 200, np.random.default_rng(5), np.random.default_rng(6))
+    assert all(MIXED.violation(s) is None for s in drawn)
+    assert 20 < sum(order(s) != order(every[0]) for s in drawn) < 180
+
+
 def test_the_test_of_uniformity_can_tell() -> None:
     every = list(placements(SMALL, [2, 2, 2, 2]))
     drawn = peer_controls.draws(
