@@ -25,8 +25,8 @@ class LogFit:
     """A merge log as far as a regime and a trace need it.
 
     source : the log; None where a certificate states what was taken from it.  corridor : whether pace and horizon come
-    from the log.  stated, begins_ns, stated_alike : the changes of a regime, the windows' beginnings, and whether merges
-    are all alike, as a certificate has them.
+    from the log.  stated, begins_ns, stated_alike : of a certificate: the changes of a regime, where windows begin, and
+    whether merges are all alike.
     """
 
     name: str

@@ -75,7 +75,7 @@ class RecordedSchedule:
 
     span_s : seconds that the log covers, None when it does not say (a CSV).  merges_logged : merges in the
     log, before overlapping ones were joined; failed of them moved their bytes and made no progress.
-    report : what a reader should know, a line each.
+    report : what a reader should know, a line each.  overlapping : merges that began before the last one had ended.
     """
 
     schedule: Schedule
@@ -85,6 +85,7 @@ class RecordedSchedule:
     report: tuple[str, ...]
     failed: int = 0
     fragments: int = 1
+    overlapping: int = 0
 
 
 def read_merge_log(
@@ -113,7 +114,7 @@ def read_merge_log(
             report.append(f"each fragment is taken to be under way for {each_s:g} s")
     zero_ns = how.zero_ns(log, path)
     span_ns = None if log.span_ns is None else log.span_ns - zero_ns
-    schedule = _schedule(log.merges, seconds_to_ns(each_s), n_islands, marks, zero_ns, fragments, report)
+    schedule, overlapping = _schedule(log.merges, seconds_to_ns(each_s), n_islands, marks, zero_ns, fragments, report)
     _past_the_end(schedule, span_ns, report)
     if log.format == "torchft":
         _refuse_fragments(path, schedule, len(log.merges))
@@ -123,7 +124,9 @@ def read_merge_log(
     if not log.merges:
         report.append("no merge: a no-sync arm")
     span_s = None if span_ns is None else span_ns / NS_PER_S
-    return RecordedSchedule(schedule, span_s, len(log.merges), log.format, tuple(report), log.failed, fragments)
+    return RecordedSchedule(
+        schedule, span_s, len(log.merges), log.format, tuple(report), log.failed, fragments, overlapping
+    )
 
 
 def _fragments(path: Path, merges: Sequence[Logged], asked: int) -> int:
@@ -158,7 +161,8 @@ def _schedule(
     zero_ns: int,
     fragments: int,
     report: list[str],
-) -> Schedule:
+) -> tuple[Schedule, int]:
+    """The schedule, and how many merges began before the last one had ended."""
     windows = []
     for m in merges:
         took, at = merge_ns if m.took_ns is None else m.took_ns, m.at_ns - zero_ns
@@ -166,7 +170,7 @@ def _schedule(
         windows.append((begin, begin + took, m))
     windows.sort(key=lambda w: w[:2])
     found: list[list[int]] = []
-    early = done = cut = 0
+    early = done = cut = overlapping = 0
     for begin, end, m in windows:
         due = m.fragment if m.fragment is not None else done % fragments
         done += m.committed
@@ -177,7 +181,7 @@ def _schedule(
             report.append(f"the merge that ends at {end / NS_PER_S:g} s began before the log; cut off at 0 s")
             begin = 0
         if found and begin < found[-1][1]:
-            last = found[-1]
+            last, overlapping = found[-1], overlapping + 1
             if fragments == 1:
                 report.append(
                     f"merges at {last[0] / NS_PER_S:g} s and {begin / NS_PER_S:g} s overlap: one busy interval "
@@ -194,7 +198,7 @@ def _schedule(
         report.append(f"{cut} fragments were sent before the last one was there: one is in flight at a time")
     columns = np.array(found, np.int64).reshape(-1, 4)
     busy = np.repeat((columns[:, 1] - columns[:, 0])[:, None], n_islands, axis=1)
-    return Schedule(columns[:, 0], busy, columns[:, 2].astype(np.int16), columns[:, 3] > 0)
+    return Schedule(columns[:, 0], busy, columns[:, 2].astype(np.int16), columns[:, 3] > 0), overlapping
 
 
 def _past_the_end(schedule: Schedule, span_ns: int | None, report: list[str]) -> None:

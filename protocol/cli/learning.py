@@ -85,6 +85,9 @@ class Training:
         """The head that states it.  Raises BadInput when some regime has fewer seeds or inner steps than it needs."""
         for regime in head.regimes:
             wanted = self.described["seeds"]
+            if regime.merge is not None:
+                found = "merges that are not all alike ([merge])"
+                raise BadInput(f"--train-seeds, {regime.name}", found, "a regime without [merge]")
             if wanted > regime.n_seeds:
                 raise BadInput("--train-seeds", f"{wanted}", f"at most {regime.n_seeds}, the seeds of {regime.name}")
             if _steps(regime, self.described) < 1:

@@ -21,9 +21,9 @@ from protocol.files import clean
 #: Commands in the order in which help lists them, and the modules of this package that `register` them.
 COMMANDS = {
     "certify": "certify", "sweep": "sweep", "verify": "verify", "compare": "compare", "report": "report",
-    "simulate": "simulate", "list": "listing", "validate": "validate", "traces": "traces", "regime": "regime",
-    "power": "power", "train": "train", "selftest": "selftest", "audit": "audit", "doctor": "doctor",
-    "sidecar": "sidecar", "calibrate": "calibrate", "live": "live",
+    "simulate": "simulate", "list": "listing", "validate": "validate", "traces": "traces", "logs": "logs",
+    "regime": "regime", "power": "power", "train": "train", "selftest": "selftest", "audit": "audit",
+    "doctor": "doctor", "sidecar": "sidecar", "calibrate": "calibrate", "live": "live",
 }  # fmt: skip
 #: Exit code after Ctrl-C, as shells have it.
 INTERRUPTED = 130

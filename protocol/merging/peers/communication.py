@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from protocol.errors import BadInput
-from protocol.merging.peers.topology import Matrix, Topology, averaging, groups, neighbours
+from protocol.merging.peers.topology import Matrix, Topology, averaging, check_mixing, groups, neighbours
 from protocol.merging.schedule import Schedule
 from protocol.workload.trace import NS_PER_S
 
@@ -115,6 +115,8 @@ class Round:
     each island and the index of the first one in its data order and learning-rate schedule.
     start_ns, end_ns : int64, shape (n,), each island's own exchange window; empty where it exchanges nothing.
     sent : float64, shape (n,), bytes.
+
+    Raises BadInput unless W is doubly stochastic: with any other, training would move the mean of the islands.
     """
 
     mixing: Matrix
@@ -124,6 +126,9 @@ class Round:
     start_ns: NDArray[np.int64]
     end_ns: NDArray[np.int64]
     sent: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mixing", check_mixing(self.mixing, "round, mixing"))
 
     @property
     def members(self) -> list[NDArray[np.int64]]:
@@ -178,11 +183,15 @@ def plan_rounds(
         yield Round(mixing, one, steps, first, start, ready, sent_bytes(payload_bytes, mixing, one))
 
 
-def rounds_of_schedule(schedule: Schedule, step_ns: int, horizon_ns: int, payload_bytes: int) -> list[Round]:
+def rounds_of_schedule(
+    schedule: Schedule, step_ns: int, horizon_ns: int, payload_bytes: int,
+    exchanges: Sequence[tuple[Matrix, NDArray[np.int64]]] | None = None,
+) -> list[Round]:  # fmt: skip
     """What islands train and exchange under any schedule of merges, so that it can be trained for real.
 
-    Each merge averages its participants, those that it occupies; an island takes whole inner steps whenever it is not
-    merging, and drops a step that a merge cuts off.  Islands outside a merge train on later, in their own next round;
+    Each merge averages its participants, those that it occupies, unless `exchanges` has its W and the bytes that each
+    island sends; an island takes whole inner steps whenever it is not merging, and drops a step that a merge cuts off.
+    Islands outside a merge train on later, in their own next round;
     a last round without an exchange holds the steps up to `horizon_ns`.
     """
     if step_ns < 1 or horizon_ns < 1:
@@ -190,15 +199,18 @@ def rounds_of_schedule(schedule: Schedule, step_ns: int, horizon_ns: int, payloa
     n = schedule.n_islands
     free, done = np.zeros(n, np.int64), np.zeros(n, np.int64)
     found = []
-    for start, busy in zip(schedule.start_ns.tolist(), schedule.busy_ns, strict=True):
+    for k, (start, busy) in enumerate(zip(schedule.start_ns.tolist(), schedule.busy_ns, strict=True)):
         members = busy > 0
         steps = np.where(members, (start - free) // step_ns, 0)
-        mixing = averaging(n, [np.flatnonzero(members).tolist()])
         end = np.where(members, start + busy, free)
         size = int(members.sum())
-        sent = np.where(members, 2 * (size - 1) / size * payload_bytes, 0.0)
+        mean = averaging(n, [np.flatnonzero(members).tolist()])
+        mixing, sent = mean, np.where(members, 2 * (size - 1) / size * payload_bytes, 0.0)
+        if exchanges is not None:
+            mixing, sent = exchanges[k][0], exchanges[k][1].astype(np.float64)
         begin = np.where(members, start, free)
-        found.append(Round(mixing, bool(members.all()) and n > 1, steps, done.copy(), begin, end, sent))
+        collective = bool(members.all()) and n > 1 and np.array_equal(mixing, mean)
+        found.append(Round(mixing, collective, steps, done.copy(), begin, end, sent))
         free, done = end, done + steps
     rest = np.maximum(horizon_ns - free, 0) // step_ns
     alone = np.maximum(free, horizon_ns)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from protocol.errors import BadInput
 from protocol.merging.corridor import Corridor
 from protocol.merging.peers.communication import Network
-from protocol.merging.peers.topology import averaging
+from protocol.merging.peers.topology import averaging, from_edges
 from protocol.merging.placements import Placements
 from protocol.merging.schedule import Schedule
 from protocol.reading import Listed, Model, Range
@@ -143,6 +143,12 @@ class Peers:
         """Bytes that each island sends in a merge of this group, int64, shape (n,)."""
         return _costs(self, group)[1]
 
+    def mixing_of(self, group: Group) -> NDArray[np.float64]:
+        """W of a merge of this group: the mean of a pair or an all-reduce, else gossip with Metropolis weights."""
+        if len(group) == 2 or self.merging.exchange == ALL_REDUCE:
+            return averaging(self.n, [group])
+        return from_edges(self.n, {(min(i, j), max(i, j)) for i, j in _links(self, group)})
+
     def group_problem(self, group: Group) -> str | None:
         """Why no merge of this group can be, or None.  Even sizes leave no island without a partner at H_max."""
         if len(group) < 2 or len(group) % 2:
@@ -248,6 +254,13 @@ class Peers:
         return found
 
 
+def _links(peers: Peers, group: Group) -> list[tuple[int, int]]:
+    """Who exchanges with whom in a group of three or more that gossips."""
+    if peers.merging.exchange == RING:
+        return [(group[k], group[(k + 1) % len(group)]) for k in range(len(group))]
+    return [(i, j) for i, j in peers.merging.edges("peer", peers.n) if i in group and j in group]
+
+
 @lru_cache(maxsize=65536)
 def _costs(peers: Peers, group: Group) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     merging, size = peers.merging, len(group)
@@ -265,11 +278,7 @@ def _costs(peers: Peers, group: Group) -> tuple[NDArray[np.int64], NDArray[np.in
             sent[mine] = round(2 * (size - 1) / size * payload)
     else:
         mixing = np.eye(peers.n)
-        if merging.exchange == RING:
-            links = [(group[k], group[(k + 1) % size]) for k in range(size)]
-        else:
-            links = [(i, j) for i, j in merging.edges("peer", peers.n) if i in group and j in group]
-        for i, j in links:
+        for i, j in _links(peers, group):
             mixing[i, j] = mixing[j, i] = 1.0
         busy = network.gossip_ns(payload, mixing)
         sent[mine] = (mixing[mine] > 0).sum(axis=1) * payload - payload

@@ -8,20 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import BadInput
+from protocol.merging.corridor import Corridor
 from protocol.merging.peers import topology as tp
 from protocol.merging.peers.communication import (
     Network,
+    Round,
     adapted_steps,
     fit_link,
     plan_rounds,
     rounds_of_schedule,
     sent_bytes,
 )
-from protocol.merging.peers.topology import Topology
+from protocol.merging.peers.schedules import Merging, Peers, PeerSchedule
+from protocol.merging.peers.topology import Topology, averaging
 from protocol.merging.schedule import Schedule
 
 #: 134 million parameters in two bytes, over 1 Gbit/s.
 PAYLOAD, GIGABIT = 268_000_000, 1.25e8
+S = 1_000_000_000
 
 
 def ring_of(n: int) -> np.ndarray:
@@ -187,3 +191,33 @@ def test_bad_input_is_refused() -> None:
     ):
         with pytest.raises(BadInput):
             call()
+
+
+def test_training_exchanges_what_was_judged() -> None:
+    """A ring of four mixes each island with its two neighbours, a pair takes its mean, a graph has own weights."""
+    ring = Peers(
+        Corridor(2, 9, 1, S, 3 * S, 30 * S), Merging(payload_bytes=100, bandwidth=(100.0,), exchange="ring"), 4
+    )
+    merges = PeerSchedule(np.array([3, 9]), ((0, 2, 1, 3), (0, 1)))
+    exchanges = [(ring.mixing_of(g), ring.sent(g)) for g in merges.groups]
+    schedule = ring.schedule(merges)
+    first, second, last = rounds_of_schedule(schedule, S, 30 * S, 100, exchanges)
+    third = 1 / 3
+    assert np.allclose(first.mixing, [[third, 0, third, third], [0, third, third, third], [third, third, third, 0],
+                                      [third, third, 0, third]])  # fmt: skip
+    assert not first.collective and first.sent.tolist() == [200.0] * 4
+    assert np.array_equal(second.mixing, averaging(4, [(0, 1)])) and second.sent.tolist() == [100, 100, 0, 0]
+    assert np.array_equal(last.mixing, np.eye(4))
+    everybody = rounds_of_schedule(schedule, S, 30 * S, 100)[0]
+    assert everybody.collective and np.allclose(everybody.mixing, 0.25)
+    path = Merging(payload_bytes=100, bandwidth=(100.0,), exchange="graph", graph=("0-1", "1-2", "2-3"))
+    w = Peers(ring.corridor, path, 4).mixing_of((0, 1, 2, 3))
+    assert np.allclose(
+        w, [[2 / 3, third, 0, 0], [third, third, third, 0], [0, third, third, third], [0, 0, third, 2 / 3]]
+    )
+
+
+def test_a_round_that_would_move_the_mean_is_refused() -> None:
+    zeros = np.zeros(2, np.int64)
+    with pytest.raises(BadInput, match="round, mixing: found a row that misses a sum of 1 by 0.5"):
+        Round(np.full((2, 2), 0.25), False, zeros, zeros, zeros, zeros, np.zeros(2))
