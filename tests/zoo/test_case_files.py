@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from judging import Command, Judged, command
 
@@ -167,3 +168,27 @@ def test_a_log_in_its_own_corridor_with_its_own_lengths(certify: Command, tmp_pa
 def certify_again(folder: Path) -> Judged:
     """`protocol verify FOLDER --all`, which has no certificate of its own."""
     return command(folder, "verify", folder, "--all")
+
+
+def test_windows_of_one_trace_are_the_seeds_of_a_log(certify: Command, small: Path, tmp_path: Path) -> None:
+    """Merges of 3 to 6 s, 20 to 24 s apart; each window begins where one ended, and the exchange moves windows."""
+    rng = np.random.default_rng(3)
+    arrivals = np.sort(rng.uniform(0, 1500, 4500))
+    trace = tmp_path / "requests.csv"
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{t:.6f},64,64\n" for t in arrivals))
+    took = rng.uniform(3, 6, 55)
+    starts = np.cumsum(rng.uniform(20, 24, 55)) + np.cumsum(took) - took
+    log = tmp_path / "merges.csv"
+    log.write_text("start_s,duration_s\n" + "".join(f"{s:.3f},{d:.3f}\n" for s, d in zip(starts, took, strict=True)))
+    judged = certify(
+        log, tmp_path / "out", "--trace", trace, "--regime", small, "--corridor", "from-log", "--draws", 3, "--jobs", 1
+    )
+    assert judged.check("corridor")["status"] == judged.check("budget")["status"] == "passed", judged.reason
+    (regime,) = judged.certificate["regimes"]
+    assert len(regime["seeds"]) == 8 and regime["name"] == "small on requests.csv"
+    ends = np.round((starts + took) * 1e9)
+    begins = regime["trace"]["log"]["begins_ns"]
+    assert all(np.abs(ends - b).min() < 2e6 for b in begins) and np.diff(begins).min() >= 170e9
+    assert len({seed["busy_s"] for seed in regime["seeds"]}) == 8
+    again = command(tmp_path / "out", "verify", tmp_path / "out", "--trace", trace, "--regime", small, "--all")
+    assert again.code == 0, again.errors
