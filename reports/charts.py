@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from protocol.calibration.model import ON_OFF, CalibrationRun
 from protocol.evidence.model import OPTIMUM, Evidence
 from protocol.merging.corridor import Corridor
+from protocol.merging.practice import Practice, Timing
 from protocol.replay.measurements import SERVED, Measurements
 from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM
 from protocol.workload.slo import Slo
@@ -122,14 +123,15 @@ def _rows(e: Evidence) -> Measurements | None:
 
 def _regime(regime: Mapping[str, Any], evidence: Sequence[Evidence], most: int) -> dict[str, Any]:
     corridor = Corridor(**regime["corridor"])
+    timing = Timing(corridor, Practice(**(regime.get("merge") or {})))
     return {
         "horizon_s": corridor.horizon_ns / NS_PER_S,
         "of": len(evidence),
-        "seeds": [_timeline(e, corridor, "peer" in regime) for e in _shown(evidence, most)],
+        "seeds": [_timeline(e, timing, "peer" in regime) for e in _shown(evidence, most)],
     }
 
 
-def _timeline(e: Evidence, corridor: Corridor, peers: bool) -> dict[str, Any]:
+def _timeline(e: Evidence, timing: Timing, peers: bool) -> dict[str, Any]:
     """Arrivals and requests in flight in bins, and the merges of three schedules, all in seconds."""
     rows = _rows(e)
     assert rows is not None
@@ -143,7 +145,7 @@ def _timeline(e: Evidence, corridor: Corridor, peers: bool) -> dict[str, Any]:
         "bin_s": width_s,
         "arrivals": _counts(rows.arrival_ns, width_s, bins),
         "in_flight": (began - ended).tolist(),
-        "merges": {arm: _windows(e, arm, corridor, peers) for arm in (POLICY, OPTIMUM, UNIFORM)},
+        "merges": {arm: _windows(e, arm, timing, peers) for arm in (POLICY, OPTIMUM, UNIFORM)},
     }
 
 
@@ -159,15 +161,18 @@ def _counts(times_ns: NDArray[np.int64], width_s: float, bins: int) -> list[int]
     return np.bincount(cells, minlength=bins).tolist()
 
 
-def _windows(e: Evidence, arm: str, corridor: Corridor, peers: bool) -> list[list[float]]:
+def _windows(e: Evidence, arm: str, timing: Timing, peers: bool) -> list[list[float]]:
     """Begin and end of each merge: as executed on a server, else as placed; the first schedule of an arm."""
     replay = e.replay(arm)
     if replay is not None and len(replay.ran_ns):
         windows = replay.ran_ns
     elif arm in e.placed and len(e.placed[arm]):
-        gaps = e.placed[arm].rows()[0]
-        start = np.cumsum(gaps, dtype=np.int64) * corridor.grid_ns if peers else corridor.start_ns(gaps)
-        windows = np.column_stack([start, start + corridor.merge_ns])
+        gaps, merges, corridor = e.placed[arm].rows()[0], e.placed[arm].merges_of(0), timing.corridor
+        if peers:
+            start = np.cumsum(gaps, dtype=np.int64) * corridor.grid_ns
+            windows = np.column_stack([start, start + corridor.merge_ns])
+        else:
+            windows = np.column_stack(timing.schedule(gaps, 1, merges).windows_ns(0))
     else:
         return []
     return [[round(b / NS_PER_S, 3), round(f / NS_PER_S, 3)] for b, f in windows.tolist()]
