@@ -413,7 +413,7 @@ def test_a_question_of_another_kind_is_named(original: Path, scratch: Path, path
 
 
 def test_the_schema_beside_the_code_is_the_one_that_is_generated() -> None:
-    """When a field was changed on purpose: `python tests/certificate/test_verify.py` writes it anew."""
+    """When a field was changed on purpose, this file run with tests/builders on PYTHONPATH writes it anew."""
     assert SCHEMA.read_text("utf-8") == files.canonical_json(json_schema())
 
 
