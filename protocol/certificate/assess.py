@@ -14,7 +14,7 @@ from protocol.certificate.model import SCHEMA, SCHEMA_VERSION, TIERS, Certificat
 from protocol.certificate.sentence import sentence
 from protocol.errors import BadInput
 from protocol.evidence.model import Evidence
-from protocol.gates.envelope import Measured, envelope_gate, measure
+from protocol.gates.envelope import Measured, adjusted, envelope_gate, measure
 from protocol.gates.integrity import integrity_gate
 from protocol.gates.load_match import load_match_gate
 from protocol.gates.progress import merges_at, merges_of, progress_gate, steps_beside
@@ -22,7 +22,7 @@ from protocol.gates.result import VERDICT, GateResult, worst
 from protocol.gates.spec import Spec
 from protocol.gates.transfer import transfer_gate
 from protocol.replay.replay import POLICY, UNIFORM, summary
-from protocol.stats.multiplicity import holm
+from protocol.stats.gains import Adjusted
 from protocol.workload.trace import NS_PER_S
 
 
@@ -50,8 +50,8 @@ def assess(head: Head, evidence: Sequence[Evidence]) -> Certificate:
         _check_seeds(mine, spec)
         regimes.append({**plain(regime), "seeds": [_seed_summary(e, spec) for e in mine]})
         judged += _claims(mine, spec, head.settings.bounded, n_claims)
-    adjusted = holm([j.measured.p for j in judged], head.settings.alpha).adjusted
-    claims = [_claim(j, p_holm) for j, p_holm in zip(judged, adjusted, strict=True)]
+    corrected = adjusted([j.measured for j in judged], head.settings.alpha)
+    claims = [_claim(j, p) for j, p in zip(judged, corrected, strict=True)]
     verdict = _overall(claims)
     on_server = head.settings.back_end != "simulated"
     attempts = [summary(r) for e in evidence for r in e.served]
@@ -80,7 +80,7 @@ def _claims(evidence: Sequence[Evidence], spec: Spec, bounded: bool, n_claims: i
     return found
 
 
-def _claim(judged: _Judged, p_holm: float | None) -> Claim:
+def _claim(judged: _Judged, corrected: Adjusted) -> Claim:
     """A claim with the verdict of the gates that decide.
 
     In simulation G1 decides how far a claim reaches (its tier), not whether the placement beat the control; on a real
@@ -88,7 +88,7 @@ def _claim(judged: _Judged, p_holm: float | None) -> Claim:
     """
     spec = judged.spec
     first, last = judged.gates[:3], judged.gates[3:]
-    gates = (*first, envelope_gate(judged.measured, p_holm), *last)
+    gates = (*first, envelope_gate(judged.measured, corrected), *last)
     deciding = [gate for gate in gates if gate.gate != "G1" or spec.on_server]
     status = worst(gate.status for gate in deciding)
     culprit = next((gate for gate in deciding if gate.status == status != "passed"), None)
@@ -109,7 +109,7 @@ def _claim(judged: _Judged, p_holm: float | None) -> Claim:
                 }
                 for gate in gates
             ],
-            "envelope": judged.measured.to_json(p_holm),
+            "envelope": judged.measured.to_json(corrected),
         }
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -87,7 +87,8 @@ class Paired:
 
     gain_pp : mean over seeds of the difference of their gains, each over its own draws, so that one that merges less
         gains nothing by that; positive is better.
-    interval_pp : t over seeds, at `level`.  p : one-sided sign flips over seeds.  verdicts : of both claims.
+    interval_pp : t over seeds, at `level`, of this claim alone.  p : one-sided sign flips over seeds; p_all : after
+        Holm over all claims that are compared.  verdicts : of both claims.
     exchanged : what both did on all seeds together, as {what: (scheduler, other)}.
     """
 
@@ -99,6 +100,7 @@ class Paired:
     interval_pp: tuple[float, float] | None
     level: float
     p: float | None
+    p_all: float | None
     n_seeds: int
     verdicts: tuple[str, str]
     exchanged: Mapping[str, tuple[float, float]]
@@ -145,6 +147,7 @@ def paired(certificates: Mapping[str, Certificate], level: float = 0.95) -> list
                 interval_pp=None if interval is None else (interval.lower, interval.upper),
                 level=level,
                 p=sign_flip(-gains, root).pvalue,
+                p_all=None,
                 n_seeds=len(gains),
                 verdicts=(mine.verdict, its.verdict),
                 exchanged={
@@ -155,7 +158,8 @@ def paired(certificates: Mapping[str, Certificate], level: float = 0.95) -> list
                 },
             )
         )
-    return found
+    adjusted = holm([row.p for row in found], 1 - level).adjusted
+    return [replace(row, p_all=p) for row, p in zip(found, adjusted, strict=True)]
 
 
 def _verdict(own: str, p: float | None, alpha: float) -> str:

@@ -6,6 +6,7 @@ corrects for all.  A line can be deleted, and the documentation says so: this is
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,8 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from protocol.certificate.model import Certificate, Head
-from protocol.files import write_text
+from protocol.certificate.model import Certificate, Head, RegimePart, plain
+from protocol.files import canonical_json, write_text
 
 LEDGER = "ledger.jsonl"
 ABANDONED = "abandoned"
@@ -51,7 +52,7 @@ def begin(head: Head, folder: Path, mark: Path | None = None) -> Entry:
         return going_on
     now = datetime.now(UTC).isoformat(timespec="microseconds")
     s = head.settings
-    limits = "; ".join(f"{r.name}, {r.n_seeds} seeds: {' and '.join(r.slos)}" for r in head.regimes)
+    limits = "; ".join(f"{_world(r)}, {r.n_seeds} seeds: {' and '.join(r.slos)}" for r in head.regimes)
     gate = f"level {s.alpha:g}, minimum effect {s.min_effect_pp:g} pp{', bounded' if s.bounded else ''}"
     entry = Entry(
         id=f"{now}-{os.getpid()}",
@@ -67,6 +68,12 @@ def begin(head: Head, folder: Path, mark: Path | None = None) -> Entry:
     if mark is not None:
         write_text(mark, entry.id)
     return entry
+
+
+def _world(regime: RegimePart) -> str:
+    """A regime by name and by what makes it another one: its file, its decision grid, its sidecar."""
+    other = canonical_json({"corridor": plain(regime.corridor), "sidecar": plain(regime.sidecar)})
+    return f"{regime.name} {regime.digest[:8]}-{hashlib.sha256(other.encode()).hexdigest()[:8]}"
 
 
 def _marked(mark: Path | None, path: Path) -> Entry | None:

@@ -41,9 +41,14 @@ def sentence(head: Head, verdict: str, claims: Sequence[Claim]) -> str:
         *(["The session was watched, and might have ended with any block."] if head.settings.until_decided else []),
         *_unconfined(head),
         *([f"Nothing is licensed for {_listed(lost)}."] if lost else []),
-        *([f"This was judged at level {head.settings.alpha:g}, not at 0.05."] if head.settings.alpha > 0.05 else []),
+        *_level(head),
     ]
     return " ".join(parts)
+
+
+def _level(head: Head) -> Iterator[str]:
+    if head.settings.alpha > 0.05:
+        yield f"This was judged at level {head.settings.alpha:g}, not at 0.05."
 
 
 def _unconfined(head: Head) -> Iterator[str]:
@@ -117,7 +122,7 @@ def _failed(head: Head, claims: Sequence[Claim]) -> str:
     unsound = next((c for c in claims if c.status("G3") != "failed"), None)
     if unsound is not None:
         return f"Nothing is licensed about {name}{_place(head)}: {unsound.reason}."
-    told = []
+    told, shown = [], False
     for standing, text in (
         (
             Standing.NOT_CHANCE,
@@ -131,8 +136,10 @@ def _failed(head: Head, claims: Sequence[Claim]) -> str:
     ):
         mine = [c for c in claims if c.envelope.standing == standing]
         if mine:
+            shown |= standing != Standing.NOT_CHANCE
             told.append(f"{text} in {_listed(map(_where if standing == Standing.NOT_CHANCE else _gains, mine))}")
-    return f"Nothing is licensed about {name}: {'; '.join(told)}{where}."
+    said = [f"Nothing is licensed about {name}: {'; '.join(told)}{where}{_traces(head) if shown else ''}."]
+    return " ".join([*said, *([*_unconfined(head), *_level(head)] if shown else [])])
 
 
 def _where(claim: Claim) -> str:

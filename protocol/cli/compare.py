@@ -42,7 +42,8 @@ def compare_command(
     """Compare schedulers: Holm over all their claims; exit 0 when some claim still passes, 1 when none does.
 
     Folders with raw files are verified first.  Other runs of the same schedulers, as the ledger beside the folders has
-    them, count as tried.  With --paired, exit 0 when the lower limit of some difference of gains is above 0.
+    them, count as tried.  With --paired, exit 0 when some difference of gains has its lower limit above 0 and its
+    p, after Holm over the claims, at most 0.05; other runs are not counted.
     """
     if pair and out is not None:
         raise BadInput("--out", "--paired as well", "one of them")
@@ -92,6 +93,7 @@ def _paired(folders: list[Path], json_: bool) -> NoReturn:
             f"{row.regime}, {row.slo}: {row.scheduler} ({row.verdicts[0]}) gains {pp(row.gain_pp, sign=True)} more "
             f"over matched random placement than {row.other} ({row.verdicts[1]}), {100 * row.level:g} % interval "
             f"{limits} (t over {row.n_seeds} seeds), paired sign flip {p_text(row.p)}"
+            + (f", among {len(rows)} claims {p_text(row.p_all)} (Holm)" if len(rows) > 1 else "")
         )
         if not row.matched:
             typer.echo("  the two did not merge equally much; each is compared with its own matched draws")
@@ -99,7 +101,10 @@ def _paired(folders: list[Path], json_: bool) -> NoReturn:
             typer.echo(
                 f"  {what.replace('_', ' ')}: {one:.15g} and {other:.15g}{'' if one == other else ' (not equal)'}"
             )
-    won = (row.interval_pp is not None and row.interval_pp[0] > 0 for row in rows)
+    won = (
+        row.interval_pp is not None and row.interval_pp[0] > 0 and row.p_all is not None and row.p_all <= 1 - row.level
+        for row in rows
+    )
     raise typer.Exit(0 if any(won) else 1)
 
 

@@ -25,7 +25,8 @@ from protocol.gates.result import Check, GateResult
 from protocol.gates.spec import Spec
 from protocol.gates.units import compared
 from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM, Replay
-from protocol.stats.gains import MIN_DRAWS, Gain, Gains, Standing, judge_gains
+from protocol.stats.gains import MIN_DRAWS, Adjusted, Gain, Gains, Standing, judge_gains
+from protocol.stats.multiplicity import holm
 from protocol.stats.power import detectable_gains, seen_spread
 from protocol.stats.result import Interval
 from protocol.stats.sequential import SequentialOutcome, joint_test
@@ -114,7 +115,7 @@ class Measured:
 
     # As the certificate states it --------------------------------------------------------------------------------
 
-    def to_json(self, p_holm: float | None) -> dict[str, Any]:
+    def to_json(self, adjusted: Adjusted) -> dict[str, Any]:
         """Plain values; unknown is None."""
         g = self.gains
         return {
@@ -133,8 +134,8 @@ class Measured:
             "p": self.p,
             "decided_by": g.decided_by,
             "p_sequential": self.sequential.pvalue if self.sequential is not None else None,
-            "p_holm": p_holm,
-            "standing": str(standing(self, p_holm)),
+            "p_holm": adjusted.claim,
+            "standing": str(standing(self, adjusted)),
             "attainable_p": g.floor,
             "n_seeds": g.n_seeds,
             "n_draws": g.n_draws,
@@ -307,24 +308,26 @@ def _exchanged(measured: Measured) -> NDArray[np.float64]:
 
 
 def controls(measured: Measured) -> list[dict[str, Any]]:
-    """The controls side by side; only the uniform draws and the exchanged schedules decide.
+    """The controls side by side, each alone and against no gain at all.
+
+    Of the uniform draws and the exchanged schedules the gate asks more: the minimum effect, after Holm.
 
     Those that would cost a replay each are there in simulation only.
     """
     spec, gains, kept = measured.spec, measured.gains, measured.evidence
     if spec.back_end == "live" or not kept:
         return []
-    of_chance = [t.outcome.pvalue for t in gains.tests if t.concerns == "chance" and t.outcome.pvalue is not None]
     gain = gains.chance.estimate if gains.chance else None
-    found = [_control(UNIFORM, gain, max(of_chance, default=None), gains.n_seeds * gains.n_draws, True, spec.alpha)]
+    found = [_control(UNIFORM, gain, gains.at_zero("chance"), gains.n_seeds * gains.n_draws, True, spec.alpha)]
     peers = any(TIMING in e.placed for e in kept)
     if peers:
         found[0]["question"] = _PEERS
     if not spec.on_server:
         for arm in (TIMING, PARTNERS) if peers else (PERMUTED, SHIFTED):
             found.append(_against(measured, arm))
-    load = max((t.outcome.pvalue or 1.0 for t in gains.tests if t.concerns == "load"), default=None)
-    unrelated = _control(UNRELATED, gains.load.estimate if gains.load else None, load, len(kept), True, spec.alpha)
+    unrelated = _control(
+        UNRELATED, gains.load.estimate if gains.load else None, gains.at_zero("load"), len(kept), True, spec.alpha
+    )
     if spec.on_server:
         unrelated["question"] += " (simulated)"
     return [*found, unrelated, *([] if spec.on_server else [_placebo(measured)])]
@@ -381,19 +384,28 @@ def _control(name: str, gain: float | None, p: float | None, n: int, gates: bool
 # The gate --------------------------------------------------------------------------------------------------------
 
 
-def standing(measured: Measured, p_holm: float | None) -> Standing:
+def adjusted(measured: Sequence[Measured], alpha: float) -> list[Adjusted]:
+    """Every claim's p-values after Holm over all of them: what is said of several is false at most alpha often."""
+    found = (
+        holm([m.p for m in measured], alpha).adjusted,
+        *(holm([m.gains.at_zero(gain) for m in measured], alpha).adjusted for gain in ("chance", "load")),
+    )
+    return [Adjusted(*ps) for ps in zip(*found, strict=True)]
+
+
+def standing(measured: Measured, adjusted: Adjusted) -> Standing:
     """What the tests license after Holm; draws that stopped early have lost."""
-    if measured.p is None or p_holm is None:
+    if measured.p is None or adjusted.claim is None:
         return Standing.UNDECIDABLE
     if measured.p != measured.gains.pvalue:
         return Standing.NOT_CHANCE
-    return measured.gains.standing(p_holm)
+    return measured.gains.standing(adjusted)
 
 
-def envelope_gate(measured: Measured, p_holm: float | None) -> GateResult:
+def envelope_gate(measured: Measured, adjusted: Adjusted) -> GateResult:
     """Passes when the Holm-adjusted p, of every test at the declared minimum effect, is at most alpha."""
-    g, spec = measured.gains, measured.spec
-    stands = standing(measured, p_holm)
+    g, spec, p_holm = measured.gains, measured.spec, adjusted.claim
+    stands = standing(measured, adjusted)
     seen = _seen(measured)
     if stands == Standing.UNDECIDABLE or p_holm is None:
         floor = g.floor or 0.0
@@ -416,18 +428,19 @@ def envelope_gate(measured: Measured, p_holm: float | None) -> GateResult:
     checks = [placement]
     if g.load is not None:
         load = max((t for t in g.tests if t.concerns == "load"), key=lambda test: test.at_zero)
-        follows = load.at_zero <= spec.alpha
+        p = load.at_zero if adjusted.load is None else adjusted.load
+        follows = p <= spec.alpha
         how = " (simulated)" if spec.on_server else ""
         text = (
             f"{load.name}{how}: {g.load.estimate:.2f} pp of gain from following the load, {_text(g.load.interval)}; "
-            f"p = {load.at_zero:.3g} against none"
+            f"Holm p = {p:.3g} against none"
         )
         checks.append(
             Check(
                 "load-aware",
                 "passed" if follows else "failed",
                 text,
-                load.at_zero,
+                p,
                 spec.alpha,
                 g.n_seeds,
                 _pair(g.load),
@@ -440,7 +453,8 @@ def _seen(measured: Measured) -> str:
     g = measured.gains
     if g.chance is None:
         return ""
-    load = f", of which {g.load.estimate:.2f} pp from following the load" if g.load else ""
+    how = " (simulated)" if measured.spec.on_server else ""
+    load = f", {g.load.estimate:.2f} pp from following the load{how}" if g.load else ""
     return f"gain {g.chance.estimate:.2f} pp over {g.n_draws} matched draws in each of {g.n_seeds} seeds{load}"
 
 

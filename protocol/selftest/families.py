@@ -11,7 +11,7 @@ from protocol import seeds
 from protocol.campaign.arms import costs
 from protocol.campaign.plan import Setting, Worlds
 from protocol.evidence.model import CROSSED, Evidence
-from protocol.gates.envelope import envelope_gate, measure
+from protocol.gates.envelope import adjusted, envelope_gate, measure
 from protocol.gates.integrity import distinct_traces
 from protocol.gates.spec import Spec
 from protocol.merging.corridor import Corridor
@@ -100,5 +100,5 @@ def verdicts(
     )  # fmt: skip
     measured = measure(evidence, spec, 0)
     found = verdict(measured.gains)
-    passed = envelope_gate(measured, measured.p).status == "passed"
+    passed = envelope_gate(measured, adjusted([measured], ALPHA)[0]).status == "passed"
     return {**found, CERTIFIED: passed and distinct_traces(evidence).status == "passed"}

@@ -87,6 +87,17 @@ class GateTest:
         return self.outcome.name
 
 
+@dataclass(frozen=True)
+class Adjusted:
+    """P-values of a claim after Holm over all claims, each kind over its own: of the claim itself, at the minimum
+    effect, and against no gain over chance and none from following the load.  None is unknown.
+    """
+
+    claim: float | None
+    chance: float | None = None
+    load: float | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Gains:
     """Everything that a claim of placement says.
@@ -122,18 +133,19 @@ class Gains:
     alpha: float
     reason: str | None = None
 
-    def standing(self, p_adjusted: float | None = None) -> Standing:
-        """What is shown at alpha; with `p_adjusted`, the claim's p-value after Holm, what is shown among all claims.
+    def at_zero(self, concerns: str) -> float | None:
+        """The largest p-value against no gain at all, of the tests of one of the gains; None without any."""
+        return max((t.at_zero for t in self.tests if t.concerns == concerns), default=None)
 
-        A claim's step of Holm multiplies its p-value; the p-values at 0 are multiplied by as much.
-        """
+    def standing(self, adjusted: Adjusted | None = None) -> Standing:
+        """What is shown at alpha; with `adjusted`, among all claims of a certificate."""
         if self.pvalue is None or self.floor is None or self.floor > self.alpha:
             return Standing.UNDECIDABLE
-        times = 1.0 if p_adjusted is None else p_adjusted / self.pvalue
-        if self.pvalue * times <= self.alpha:
+        p = adjusted or Adjusted(self.pvalue, self.at_zero("chance"), self.at_zero("load"))
+        if p.claim is not None and p.claim <= self.alpha:
             return Standing.SHOWN
-        for concerns, otherwise in (("chance", Standing.NOT_CHANCE), ("load", Standing.NOT_LOAD)):
-            if any(t.at_zero * times > self.alpha for t in self.tests if t.concerns == concerns):
+        for zero, otherwise in ((p.chance, Standing.NOT_CHANCE), (p.load, Standing.NOT_LOAD)):
+            if zero is not None and zero > self.alpha:
                 return otherwise
         return Standing.BELOW_MINIMUM
 

@@ -57,6 +57,16 @@ def test_other_runs_of_the_same_scheduler(tmp_path: Path) -> None:
     assert ledger.others([tmp_path / "shown"], ["1" * 64]) == []
 
 
+def test_another_world_of_the_same_name_is_another_run(tmp_path: Path) -> None:
+    made, head = certificate(), asked()
+    coarse = head.regimes[0].corridor.model_copy(update={"decision_steps": 128})
+    worlds = ({}, {"digest": "a" * 64}, {"corridor": coarse})
+    for name, change in zip(("shown", "file", "grid"), worlds, strict=True):
+        other = head.model_copy(update={"regimes": (head.regimes[0].model_copy(update=change),)})
+        ledger.end(ledger.begin(other, tmp_path / name), made, tmp_path / name)
+    assert [e.folder for e in ledger.others([tmp_path / "shown"], ["0" * 64])] == ["file", "grid"]
+
+
 def test_the_same_again_is_no_other_run(tmp_path: Path) -> None:
     """In simulation; a server gives another answer each time, and another number of seeds or draws is another try."""
     made, digest, folder = certificate(), ["0" * 64], tmp_path / "shown"

@@ -16,13 +16,30 @@ from strategies import SLOS, S, busy, changed, coin, quiet, ran, spec_for
 from protocol.evidence.model import CROSSED, OPTIMUM, PERMUTED, PESSIMUM, SHIFTED, Evidence
 from protocol.evidence.order import LIVE_ORDERS
 from protocol.files import canonical_json
-from protocol.gates.envelope import Measured, controls, envelope_gate, measure, standing
+from protocol.gates.envelope import Measured, adjusted, controls, envelope_gate, measure, standing
 from protocol.gates.result import Check, GateResult
 from protocol.merging.placements import Placements
 from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM, Replay
-from protocol.stats.gains import Standing
+from protocol.stats.gains import Adjusted, Standing
 from protocol.stats.inversion import LOAD_FLIP
 from protocol.workload.slo import Slo
+
+
+def alone(m: Measured) -> Adjusted:
+    """Its p-values as the only claim of a certificate."""
+    return adjusted([m], m.spec.alpha)[0]
+
+
+def test_what_is_said_of_several_claims_is_corrected_for_all_of_them() -> None:
+    m = measured(list(ran()))
+    chance, load = m.gains.at_zero("chance"), m.gains.at_zero("load")
+    assert m.p is not None and chance is not None and load is not None
+    for of_five in adjusted([m] * 5, m.spec.alpha):
+        assert of_five == Adjusted(min(1, 5 * m.p), min(1, 5 * chance), min(1, 5 * load))
+    # Holm's cap at 1 hides how large its step was, so the p-values against no gain take their own.
+    assert standing(m, Adjusted(1.0, 0.051, 0.001)) == Standing.NOT_CHANCE
+    assert standing(m, Adjusted(1.0, 0.05, 0.051)) == Standing.NOT_LOAD
+    assert standing(m, Adjusted(1.0, 0.05, 0.05)) == Standing.BELOW_MINIMUM
 
 
 def measured(found: list[Evidence], **changes: Any) -> Measured:
@@ -31,8 +48,8 @@ def measured(found: list[Evidence], **changes: Any) -> Measured:
 
 def gated(found: list[Evidence], **changes: Any) -> GateResult:
     m = measured(found, **changes)
-    canonical_json(m.to_json(m.p))  # whatever happens, it can be written
-    gate = envelope_gate(m, m.p)
+    canonical_json(m.to_json(alone(m)))  # whatever happens, it can be written
+    gate = envelope_gate(m, alone(m))
     canonical_json([vars(check) for check in gate.checks])
     return gate
 
@@ -73,7 +90,7 @@ def priced(price: Callable[[Evidence, str, np.random.Generator], object]) -> lis
 
 def test_figures_by_hand() -> None:
     m = measured(list(ran()))
-    out = m.to_json(0.01)
+    out = m.to_json(Adjusted(0.01))
     policy, gains, ranks = [], [], []
     for e in ran():
         idle = int(e.placed[NO_SYNC].violations[0, 0])
@@ -127,7 +144,7 @@ def test_crossed_costs_by_hand() -> None:
 def test_the_gain_from_following_the_load_by_hand() -> None:
     cost = exchanged_by_hand()
     others = (cost.sum(axis=1) - np.diagonal(cost)) / 9
-    out = measured(list(ran())).to_json(0.01)
+    out = measured(list(ran())).to_json(Adjusted(0.01))
     assert out["load_gain_pp"] == pytest.approx((others - np.diagonal(cost)).mean())
     low, high = out["load_interval_pp"]
     assert low < out["load_gain_pp"] < high and low <= out["load_lower_bound_pp"] and not out["load_gain_simulated"]
@@ -162,8 +179,8 @@ def test_a_minimum_effect_must_be_exceeded() -> None:
     assert gated(list(ran()), min_effect_pp=bound - 0.1).status == "passed"
     for effect in (bound + 0.1, 1000.0):
         m = measured(list(ran()), min_effect_pp=effect)
-        gate = envelope_gate(m, m.p)
-        assert gate.status == "failed" and standing(m, m.p) == Standing.BELOW_MINIMUM
+        gate = envelope_gate(m, alone(m))
+        assert gate.status == "failed" and standing(m, alone(m)) == Standing.BELOW_MINIMUM
         assert f"{Standing.BELOW_MINIMUM}; Holm p = " in gate.reason
         assert f"at a minimum effect of {effect:g} pp" in gate.reason
         assert m.p is not None and m.p > 0.05 and all(t.at_zero <= 0.05 for t in m.gains.tests)
@@ -179,20 +196,20 @@ def test_a_gain_from_the_gaps_alone_fails_with_its_reason() -> None:
         return 20 + 4 * e.placed[arm].lengths if arm in (POLICY, CROSSED) else 20
 
     m = measured(priced(price))
-    gate = envelope_gate(m, m.p)
-    assert gate.status == "failed" and standing(m, m.p) == Standing.NOT_LOAD
+    gate = envelope_gate(m, alone(m))
+    assert gate.status == "failed" and standing(m, alone(m)) == Standing.NOT_LOAD
     assert str(Standing.NOT_LOAD) in gate.reason and "decided by the exchange between traces" in gate.reason
     assert gate.checks[1].name == "load-aware" and gate.checks[1].status == "failed"
-    out = m.to_json(m.p)
+    out = m.to_json(alone(m))
     assert out["gain_pp"] > 1 and out["load_gain_pp"] == pytest.approx(0.0, abs=1e-9)
 
 
 def test_holm_decides_not_the_raw_p() -> None:
     m = measured(list(ran()))
-    assert placement(envelope_gate(m, 0.05)).status == "passed"
-    gate = envelope_gate(m, 0.0500001)
+    assert placement(envelope_gate(m, Adjusted(0.05))).status == "passed"
+    gate = envelope_gate(m, Adjusted(0.0500001))
     assert placement(gate).status == "failed" and "Holm p = 0.05" in gate.reason
-    assert envelope_gate(m, None).status == "undecidable"
+    assert envelope_gate(m, Adjusted(None)).status == "undecidable"
 
 
 def test_a_level_is_of_the_claim_and_of_the_load_check_alike() -> None:
@@ -210,16 +227,16 @@ def test_the_bound_without_a_shape_decides_only_if_asked() -> None:
     assert [t.name for t in bounded.gains.tests][:4] == [t.name for t in plain.gains.tests]
     assert len(bounded.gains.tests) == 5 and bounded.p is not None and plain.p is not None
     assert bounded.p == max(plain.p, plain.gains.bounded.outcome.pvalue or 1.0)
-    out = plain.to_json(plain.p)
+    out = plain.to_json(alone(plain))
     assert out["bounded_lower_bound_pp"] is not None and out["bounded_lower_bound_pp"] < out["lower_bound_pp"]
     without = [changed(e, placed={a: p for a, p in e.placed.items() if a != PESSIMUM}) for e in found]
-    gate = envelope_gate(measure(without, spec, 0, bounded=True), None)
+    gate = envelope_gate(measure(without, spec, 0, bounded=True), Adjusted(None))
     assert gate.status == "undecidable" and "no worst placements" in gate.reason
 
 
 def test_a_worst_seed_is_named_with_what_could_not_be_seen() -> None:
     m = measured(list(ran()))
-    out = m.to_json(m.p)
+    out = m.to_json(alone(m))
     gains = {row["seed"]: row["draw_mean"] - row["policy"] for row in out["per_seed"]}
     assert out["worst_seed"] == min(gains, key=lambda seed: gains[seed])
     assert out["worst_seed_gain_pp"] == pytest.approx(min(gains.values()))
@@ -279,10 +296,10 @@ def test_a_missing_arm_is_undecidable(arm: str) -> None:
 @pytest.mark.parametrize("arm", [PERMUTED, SHIFTED, OPTIMUM])
 def test_the_other_controls_do_not_decide(arm: str) -> None:
     found = list(ran())
-    whole = measured(found).to_json(0.01)
+    whole = measured(found).to_json(Adjusted(0.01))
     found[2] = changed(found[2], placed={a: p for a, p in found[2].placed.items() if a != arm})
     assert gated(found).status == "passed"
-    out = measured(found).to_json(0.01)
+    out = measured(found).to_json(Adjusted(0.01))
     assert (out["p"], out["gain_pp"]) == (whole["p"], whole["gain_pp"])
     if arm == OPTIMUM:
         assert out["optimum_gain_pp"] is None and out["gain_captured"] is None
@@ -369,7 +386,7 @@ def test_it_does_not_depend_on_the_order_of_the_draws(data: st.DataObject) -> No
         p = e.placed[UNIFORM]
         gaps = np.stack(p.rows())[order].ravel()
         found.append(changed(e, placed={**e.placed, UNIFORM: Placements(p.lengths, gaps, p.violations[order])}))
-    one, other = measured(list(ran())).to_json(0.01), measured(found).to_json(0.01)
+    one, other = measured(list(ran())).to_json(Adjusted(0.01)), measured(found).to_json(Adjusted(0.01))
     assert one["gain_pp"] == pytest.approx(other["gain_pp"]) and one["p"] == pytest.approx(other["p"], abs=0.01)
     flips = [next(t["p"] for t in out["tests"] if t["name"] == "paired sign flip") for out in (one, other)]
     assert flips[0] == flips[1]
@@ -388,7 +405,7 @@ def test_a_live_gain_by_hand() -> None:
         by_hand.append((control - (middle + last) / 2) - (policy - (first + middle) / 2))
     m = measure(found, server_spec("live", found), 0)
     assert m.gains.chance is not None and m.gains.chance.by_seed == pytest.approx(by_hand)
-    out = m.to_json(m.p)
+    out = m.to_json(alone(m))
     assert out["gain_pp"] == pytest.approx(np.mean(by_hand))
     assert out["worst_seed_gain_pp"] == pytest.approx(min(by_hand))
 
@@ -423,10 +440,10 @@ def test_a_real_gain_by_hand() -> None:
         draws = [r.rows.violates(slo).sum() for r in e.replays(UNIFORM)]
         gains.append(100 * (np.mean(draws) - policy) / e.n_requests)
     m = measure(found, server_spec("real", found), 0)
-    out = m.to_json(m.p)
+    out = m.to_json(alone(m))
     assert out["gain_pp"] == pytest.approx(np.mean(gains)) and out["load_gain_simulated"]
     assert out["optimum_gain_pp"] is None and out["bounded_lower_bound_pp"] is None  # those are the simulator's
-    simulated = measured(list(ran())).to_json(0.01)
+    simulated = measured(list(ran())).to_json(Adjusted(0.01))
     assert out["load_gain_pp"] == pytest.approx(simulated["load_gain_pp"])
     idle = [np.mean([r.rows.violates(slo).mean() for r in e.replays(NO_SYNC)]) for e in found]
     assert out["no_sync_violation_pct"] == pytest.approx(100 * np.mean(idle))
@@ -435,6 +452,6 @@ def test_a_real_gain_by_hand() -> None:
 def test_few_blocks_say_what_was_seen_all_the_same() -> None:
     found = session(blocks=3)
     m = measure(found, server_spec("live", found), 0)
-    gate = envelope_gate(m, m.p)
+    gate = envelope_gate(m, alone(m))
     assert gate.status == "undecidable" and "3 seeds, fewer than 8" in gate.reason
-    assert m.to_json(None)["gain_pp"] == pytest.approx(float(np.mean(m.gains.draw_mean - m.gains.policy)))
+    assert m.to_json(Adjusted(None))["gain_pp"] == pytest.approx(float(np.mean(m.gains.draw_mean - m.gains.policy)))

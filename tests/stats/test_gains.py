@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from protocol.stats.gains import Gains, Standing, judge_gains, unseen_share
+from protocol.stats.gains import Adjusted, Gains, Standing, judge_gains, unseen_share
 from protocol.stats.inversion import EXCHANGE, LOAD_FLIP, SIGN_FLIP, STRATIFIED
 
 
@@ -81,8 +81,8 @@ def test_the_four_standings() -> None:
 def test_standing_among_several_claims() -> None:
     found = judge(*world(2, 3.0), delta=0.5)
     assert found.pvalue is not None
-    assert found.standing(found.pvalue) is Standing.SHOWN
-    assert found.standing(min(1.0, found.pvalue * 1000)) is not Standing.SHOWN
+    assert found.standing(Adjusted(found.pvalue)) is Standing.SHOWN
+    assert found.standing(Adjusted(min(1.0, found.pvalue * 1000))) is not Standing.SHOWN
     assert judge(*world(2, 3.0), alpha=0.0001).standing() is Standing.UNDECIDABLE  # 2^-12 is not reached
 
 
