@@ -305,8 +305,10 @@ const RunCheck = (() => {
     const wrong = [];
     if (c.verdict !== page.verdict || c.sentence !== page.sentence) wrong.push("this page: verdict or sentence are not this certificate's; it is the page of another run, or was edited");
     if (JSON.stringify(Object.entries(c.files ?? {}).sort()) !== JSON.stringify(Object.entries(page.files).sort())) wrong.push("this page: lists other digests than this certificate");
+    if (c.claims.length !== page.claims.length) wrong.push(`this page: shows ${page.claims.length} claims, the certificate states ${c.claims.length}`);
     page.claims.forEach((claim, k) => {
-      for (const [key, value] of Object.entries(claim)) if (key.endsWith("_pp") && !same(c.claims[k]?.envelope[key] ?? null, value)) wrong.push(`this page, claim ${k + 1}, ${key}: shows ${show(value)}, the certificate states ${show(c.claims[k]?.envelope[key] ?? null)}`);
+      const envelope = c.claims[k]?.envelope ?? {}, shared = Object.entries(claim).filter(([key]) => key.endsWith("_pp") && key in envelope);
+      for (const [key, value] of shared) if (!same(envelope[key], value)) wrong.push(`this page, claim ${k + 1}, ${key}: shows ${show(value)}, the certificate states ${show(envelope[key])}`);
     });
     return wrong;
   };

@@ -179,5 +179,5 @@ const RunFolder = (() => {
     if (a !== rows.n) throw new Error(`${RAW}served.parquet: ${rows.n} rows; expected ${a}, as replays.parquet says`);
   };
 
-  return { CERTIFICATE, RAW, canonical, digest, plain, worlds, written };
+  return { CERTIFICATE, RAW, canonical, counted, digest, limits, plain, worlds, written };
 })();
