@@ -7,6 +7,7 @@ import importlib
 import mimetypes
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,14 @@ def parameters(certificate: Mapping[str, Any]) -> dict[str, str]:
 def to_mlflow(certificate: Mapping[str, Any], folder: Path, project: str) -> str:
     """Log one run: numbers, parameters and the whole folder.  Where to, MLFLOW_TRACKING_URI says.
 
-    Returns where it lies.  Raises ProtocolError where MLflow is not installed.
+    Returns where it lies.  Raises ProtocolError where MLflow is not installed, or refuses.
     """
     mlflow = _package("mlflow", "mlflow")
+    with _refusing("mlflow", mlflow.MlflowException):
+        return _logged(mlflow, certificate, folder, project)
+
+
+def _logged(mlflow: Any, certificate: Mapping[str, Any], folder: Path, project: str) -> str:
     experiment = mlflow.set_experiment(project)
     with mlflow.start_run(experiment_id=experiment.experiment_id, run_name=_name(certificate)) as run:
         mlflow.log_params(parameters(certificate))
@@ -61,10 +67,11 @@ def to_mlflow(certificate: Mapping[str, Any], folder: Path, project: str) -> str
 def to_wandb(certificate: Mapping[str, Any], folder: Path, project: str) -> str:
     """Log one run: numbers, parameters and the folder as an artifact.  WANDB_MODE=offline keeps it here.
 
-    Returns where it lies.  Raises ProtocolError where wandb is not installed.
+    Returns where it lies.  Raises ProtocolError where wandb is not installed, or refuses.
     """
     wandb = _package("wandb", "wandb")
-    with wandb.init(project=project, name=_name(certificate), config=parameters(certificate)) as run:
+    asked = {"project": project, "name": _name(certificate), "config": parameters(certificate)}
+    with _refusing("wandb", wandb.Error), wandb.init(**asked) as run:
         run.summary.update({**metrics(certificate), "sentence": certificate["sentence"]})
         artifact = wandb.Artifact(_word(f"certificate {_name(certificate)}"), type="certificate")
         for name in _files(certificate, folder):
@@ -121,6 +128,15 @@ def _name(certificate: Mapping[str, Any]) -> str:
 def _word(text: str) -> str:
     """Letters, digits, dots, dashes and underscores alone."""
     return re.sub(r"[^\w.-]+", "-", text, flags=re.ASCII).strip("-") or "unnamed"
+
+
+@contextmanager
+def _refusing(extra: str, error: type[Exception]) -> Iterator[None]:
+    """What a package refuses, as one line."""
+    try:
+        yield
+    except error as refusal:
+        raise ProtocolError(f"--{extra}: {' '.join(str(refusal).split())[:300]}") from None
 
 
 def _package(module: str, extra: str) -> Any:

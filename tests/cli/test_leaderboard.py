@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shutil
@@ -58,7 +59,8 @@ def test_entries_are_verified_and_only_those_are_ranked(runs: Path, tmp_path: Pa
     envelope = made["claims"][0]["envelope"]
     table = page[: page.index('id="entries"')]
     assert table.count('<td class="name"') == 1 and "edited" not in table
-    assert f"{fmt.pp(envelope['gain_pp'], sign=True)} {fmt.interval(envelope['interval_pp'])}" in text
+    gain = f"{fmt.pp(envelope['gain_pp'], sign=True)} {fmt.interval(envelope['interval_pp'])}"
+    assert " ".join(gain.split()) in text
     assert "toy, e2e<=1000ms" in text and "public" in text and made["sentence"] in text
     assert "that this scheduler took these decisions" in text and "it is not signed" in text
     again = CliRunner().invoke(build(["leaderboard"]), ["leaderboard", str(runs), "--out", str(out)])
@@ -108,8 +110,12 @@ def test_numbers_for_other_tools(runs: Path) -> None:
 
 
 def test_a_missing_extra_is_one_line(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.import_module
+
     def missing(name: str) -> object:
-        raise ImportError(name)
+        if name.partition(".")[0] in ("mlflow", "wandb", "rocrate"):
+            raise ImportError(name)
+        return found(name)
 
     monkeypatch.setattr(exports.importlib, "import_module", missing)
     for target in ("mlflow", "wandb", "ro-crate"):
@@ -151,6 +157,7 @@ def test_ro_crate_holds_the_run_and_says_what_it_is(runs: Path, tmp_path: Path) 
 
 def test_mlflow_has_one_run_with_numbers_and_files(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     mlflow.set_tracking_uri(f"file:{tmp_path / 'store'}")
     made = json.loads((runs / "nasty" / "certificate.json").read_text())
     assert "experiment 'mine'" in exports.to_mlflow(made, runs / "nasty", "mine")
@@ -159,3 +166,27 @@ def test_mlflow_has_one_run_with_numbers_and_files(runs: Path, tmp_path: Path, m
     assert run.data.params["verdict"] == made["verdict"] and run.data.tags["sentence"] == made["sentence"]
     names = {f.path for f in mlflow.MlflowClient().list_artifacts(run.info.run_id)}
     assert names == {"certificate.json", "raw"}
+
+
+def test_what_mlflow_refuses_is_one_line(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "false")
+    mlflow.set_tracking_uri(f"file:{tmp_path / 'refused'}")
+    made = json.loads((runs / "nasty" / "certificate.json").read_text())
+    with pytest.raises(ProtocolError, match="^--mlflow: The filesystem tracking backend") as raised:
+        exports.to_mlflow(made, runs / "nasty", "mine")
+    assert "\n" not in str(raised.value)
+
+
+def test_wandb_offline_keeps_numbers_and_files(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    for name, value in (("WANDB_MODE", "offline"), ("WANDB_DIR", str(tmp_path)), ("WANDB_SILENT", "true")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "staged"))
+    monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "cache"))
+    made = json.loads((runs / "nasty" / "certificate.json").read_text())
+    where = Path(exports.to_wandb(made, runs / "nasty", "mine"))
+    assert where.is_relative_to(tmp_path)
+    (log,) = tmp_path.rglob("*.wandb")
+    written = log.read_bytes()
+    assert b"toy/e2e-at-most-1000ms/gain_pp" in written and made["sentence"][:40].encode() in written
