@@ -22,7 +22,7 @@ _SETTINGS = ("back_end", "root", "root_seed", "alpha", "min_effect_pp", "draws",
 
 def metrics(certificate: Mapping[str, Any]) -> dict[str, float]:
     """Every known number of METRICS by `REGIME/SLO/NAME`, in characters that every tool takes; limits apart."""
-    found = {}
+    found: dict[str, float] = {}
     for claim in certificate["claims"]:
         where = f"{_word(claim['regime'])}/{_word(claim['slo'].replace('<=', ' at most '))}"
         values = {name: claim["envelope"][name] for name in METRICS}
