@@ -50,6 +50,7 @@ const RunFolder = (() => {
     try {
       const metadata = Parquet.parquetMetadata(file), n = Number(metadata.num_rows);
       const there = new Set(metadata.schema.map((e) => e.name));
+      columns = columns.filter((column) => there.has(column) || !mayLack.includes(column));
       for (const column of columns) if (!there.has(column)) throw new Error(`no column ${column}`);
       const found = Object.fromEntries(columns.map((c) => [c, null]));
       await Parquet.parquetRead({
@@ -135,8 +136,11 @@ const RunFolder = (() => {
     }
     if (files.has(`${RAW}placements.parquet`)) {
       await tell("placements");
-      const rows = await table(files, "placements.parquet", ["regime", "seed", "arm", "gaps", "violations"]);
-      for (const [a, b] of stretches(rows, ["regime", "seed", "arm"])) of(rows, a).arms[rows.arm[a]] = { gaps: rows.gaps.slice(a, b), costs: rows.violations.slice(a, b) };
+      // Merges that are not all alike have columns of their own.
+      const rows = await table(files, "placements.parquet", ["regime", "seed", "arm", "gaps", "violations", "next_ns"], ["next_ns"]);
+      for (const [a, b] of stretches(rows, ["regime", "seed", "arm"])) {
+        of(rows, a).arms[rows.arm[a]] = { gaps: rows.gaps.slice(a, b), costs: rows.violations.slice(a, b), unlike: Boolean(rows.next_ns?.[a]) };
+      }
     }
     if (files.has(`${RAW}requests.parquet`)) {
       await tell("requests");
