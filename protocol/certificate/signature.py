@@ -14,8 +14,9 @@ from typing import Any
 
 from protocol import files
 from protocol.errors import BadInput, ProtocolError
-from protocol.files import SIGNATURE, write_text
+from protocol.files import write_text
 
+SIGNATURE = files.SIGNATURE
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT = "https://in-toto.io/Statement/v1"
 #: What the predicate is: a certificate of this project, with the version of its schema at the end.
