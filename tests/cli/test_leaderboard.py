@@ -6,6 +6,7 @@ import importlib
 import json
 import re
 import shutil
+import time
 from html import unescape
 from pathlib import Path
 
@@ -188,5 +189,8 @@ def test_wandb_offline_keeps_numbers_and_files(runs: Path, tmp_path: Path, monke
     where = Path(exports.to_wandb(made, runs / "nasty", "mine"))
     assert where.is_relative_to(tmp_path)
     (log,) = tmp_path.rglob("*.wandb")
-    written = log.read_bytes()
-    assert b"toy/e2e-at-most-1000ms/gain_pp" in written and made["sentence"][:40].encode() in written
+    wanted = (b"toy/e2e-at-most-1000ms/gain_pp", made["sentence"][:40].encode())
+    end_s = time.monotonic() + 30  # a process of its own writes the log
+    while not all(words in log.read_bytes() for words in wanted) and time.monotonic() < end_s:
+        time.sleep(0.1)
+    assert all(words in log.read_bytes() for words in wanted)
