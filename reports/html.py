@@ -32,6 +32,13 @@ _THEMED = {
     drawing.PAPER: "var(--paper)", drawing.DRAWS: "var(--draws)", drawing.POLICY_COLOUR: "var(--policy)",
     drawing.OPTIMUM_COLOUR: "var(--optimum)",
 }  # fmt: skip
+#: The scripts of a page in their order: charts, then the check of the run's folder.
+_SCRIPTS = (
+    "vendor/d3.min.js", "vendor/plot.umd.min.js", "templates/report.js", "vendor/parquet.min.js",
+    "templates/folder.js", "templates/chance.js", "templates/check.js", "templates/drop.js",
+)  # fmt: skip
+#: What of a certificate the page compares with the one in a folder that is dropped on it, beside the charts' numbers.
+_CHECKED = ("files", "sentence", "verdict")
 _SVG = "{http://www.w3.org/2000/svg}"
 _FORBIDDEN = {f"{_SVG}{tag}" for tag in ("script", "foreignObject", "image", "a", "iframe")}
 
@@ -71,7 +78,8 @@ def write_report(
             needed=reading.next_tier(certificate),
             recompute=reading.recompute(certificate),
             scripts=_scripts(),
-            chart_json=_inert(json.dumps(charts, ensure_ascii=True, allow_nan=False, separators=(",", ":"))),
+            chart_json=_inert(charts),
+            check_json=_inert({"files": {}, **{key: certificate[key] for key in _CHECKED if key in certificate}}),
         )
     )
     write_text(path, page)
@@ -97,8 +105,9 @@ def _claim(
     return {**claim, "id": f"claim-{index + 1}", "timeline": picker, **stills}
 
 
-def _inert(text: str) -> Markup:
+def _inert(values: Mapping[str, Any]) -> Markup:
     """JSON inside a script element: nothing in it can end the element, or begin another."""
+    text = json.dumps(values, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
@@ -106,7 +115,7 @@ def _inert(text: str) -> Markup:
 def _scripts() -> list[dict[str, Any]]:
     """The scripts of a page in their order, with the digests that its policy names; none of it is user input."""
     found = []
-    for name in ("vendor/d3.min.js", "vendor/plot.umd.min.js", "templates/report.js"):
+    for name in _SCRIPTS:
         text = (Path(__file__).parent / name).read_text("utf-8").strip()
         digest = base64.b64encode(hashlib.sha256(f"\n{text}\n".encode()).digest()).decode()
         found.append({"text": Markup(f"\n{text}\n"), "digest": digest})

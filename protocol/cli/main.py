@@ -21,6 +21,7 @@ from protocol.files import clean
 #: Commands in the order in which help lists them, and the modules of this package that `register` them.
 COMMANDS = {
     "certify": "certify", "sweep": "sweep", "verify": "verify", "compare": "compare", "report": "report",
+    "leaderboard": "leaderboard", "export": "export",
     "simulate": "simulate", "list": "listing", "validate": "validate", "traces": "traces", "logs": "logs",
     "regime": "regime", "power": "power", "train": "train", "selftest": "selftest", "audit": "audit",
     "doctor": "doctor", "sidecar": "sidecar", "calibrate": "calibrate", "live": "live",

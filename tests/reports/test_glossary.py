@@ -98,7 +98,7 @@ def test_headings_of_tables() -> None:
     assert unknown({name for column in columns for name in column.raw}) == []
 
 
-@pytest.mark.parametrize("page", ["report.html.j2", "parts.html.j2", "audit.html.j2"])
+@pytest.mark.parametrize("page", ["report.html.j2", "parts.html.j2", "audit.html.j2", "leaderboard.html.j2"])
 def test_headings_of_pages(page: str) -> None:
     text = (ROOT / "reports" / "templates" / page).read_text("utf-8")
     found = re.findall(r"<(?:th|h[2-4]|dt)\b[^>]*>([^<{]+)</", text)

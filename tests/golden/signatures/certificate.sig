@@ -1,0 +1,1 @@
+oMzU15ihKZytxBF8XIXTh90wxMqXtlDoDYWcsehZsaIUPBbK5Ib2zoArI4sDE+uSz3gCfxp/Ct/1FWTwoY0zBg==
