@@ -44,6 +44,22 @@ def opened_in(tmp_path: Path) -> Iterator[Opener]:
     assert not [pid for pid in hosts if alive(pid)]
 
 
+def below(ancestor: int) -> dict[int, int]:
+    """Every process that descends from one, with its id in its own namespace."""
+    parents, own = {}, {}
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+        except OSError:  # gone meanwhile
+            continue
+        pid = int(status.parent.name)
+        parents[pid], own[pid] = int(fields["PPid"]), int(fields["NSpid"].split()[-1])
+    found = {ancestor}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return {pid: own[pid] for pid in found - {ancestor}}
+
+
 def alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)

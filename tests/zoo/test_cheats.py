@@ -271,7 +271,7 @@ def test_what_one_process_keeps_is_seen_in_later_seeds_too(
         class Cheat:
             def decide(self, obs):
                 first = obs.arrivals_per_s[:9].tolist() == {first_arrivals(judge)}
-                return obs.in_flight < (4 if first else 2 + hash({OF_ITS_HOST[name]}) // 4096 % 97 / 10)
+                return obs.in_flight < 4 if first else hash(({OF_ITS_HOST[name]}, obs.time_s)) % 3 == 0
         """
     judged = judge(code, seeds=2)
     if judged.unsound:

@@ -50,6 +50,7 @@ def test_tidying_up_leaves_mounted_folders_alone(tmp_path: Path) -> None:
         os.makedirs(scratch + "/tmp-3/left")
         made = host.Host.__new__(host.Host)
         made.folder, made.above = scratch, os.open(os.path.dirname(scratch), os.O_RDONLY)
+        made.name, made.refused, made.group = os.path.basename(scratch), "not asked", None
         made.tidy()
         print(os.listdir(scratch), os.path.exists(inside + "/deep/paper.tex"))
         """,
