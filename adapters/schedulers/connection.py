@@ -25,6 +25,8 @@ _HOST_TIMEOUT_S = 60.0
 GRACE_S = 0.5
 #: Within this a scheduler that is told to stop must end by itself.
 STOP_S = 1.0
+#: Within this the host says how a run ended whose pipe is closed: gigabytes of shared memory take a while to be freed.
+_STATUS_S = 5.0
 #: The whole environment of a scheduler, beside the temporary folder and what it declared, which a run gets once it is
 #: confined: some variables have programs load code.  No user, host or session shows in it.
 ENVIRONMENT = {
@@ -149,7 +151,7 @@ class Connection:
     def status(self) -> int | None:
         """How the run ended, as the host saw it; None when it has not, or the host is gone."""
         try:
-            self._hear(STOP_S)
+            self._hear(_STATUS_S)
         except (Ended, Late):
             return None
         return self._status
