@@ -42,7 +42,7 @@ def differences(plan: Plan, setting: Setting, kind: str, evidence: Sequence[Evid
 
     plan : as the campaign had it; nothing is opened.  kind : of the contender.  evidence : every seed's, in order.
     """
-    made = [e.placed[POLICY] for e in evidence if POLICY in e.placed]
+    made = [e.placed[POLICY] for e in evidence[: setting.n_seeds] if POLICY in e.placed]
     for e in evidence:
         where = f"{e.regime}, seed {e.seed}"
         yield from (f"{where}, {line}" for line in _seed(plan, setting, kind, e, made, sample))
@@ -220,6 +220,8 @@ def _expected(
             if more is None:
                 break
             found[UNIFORM] = found[UNIFORM].joined(more)
+    if e.seed >= setting.n_seeds:  # a further one: nothing is exchanged with it
+        return found
     found[CROSSED] = arms.crossed(made, setting)
     if setting.peers is not None:
         sizes, members = (np.concatenate([getattr(p, c) for p in made]) for c in ("sizes", "members"))

@@ -61,6 +61,7 @@ class Setting:
     peers : how groups of islands merge on their own; None where all islands merge together.
     practice : how long merges take, which fragment each moves, whether it is committed.  transfer_ns : of a merge where
         the practice names no durations; the corridor's merge also has what delay and applying add.
+    further : seeds beyond `n_seeds` that are only simulated: they predict the replayed ones.
     begins_ns : where each seed's window begins in a recording that a merge log shares; empty: the log is judged whole.
     """
 
@@ -76,6 +77,7 @@ class Setting:
     practice: Practice = Practice()
     transfer_ns: int = 0
     begins_ns: tuple[int, ...] = ()
+    further: int = 0
 
     @property
     def timing(self) -> Timing:

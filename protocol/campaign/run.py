@@ -41,7 +41,7 @@ def run(
     """
     task = partial(joblib.delayed(_in_worker), os.getpid())
     done = dict(finished or {})
-    wanted = [(setting, seed) for setting in settings for seed in range(setting.n_seeds)]
+    wanted = [(setting, seed) for setting in settings for seed in range(setting.n_seeds + setting.further)]
     missing = [(setting, seed) for setting, seed in wanted if (setting.name, seed) not in done]
     progress(len(wanted) - len(missing), 2 * len(wanted))
     with joblib.Parallel(n_jobs=min(jobs, max(1, len(missing))), return_as="generator") as parallel:
@@ -107,7 +107,7 @@ def _lost(evidence: Sequence[Evidence], plan: Plan) -> bool:
 def _crossings(
     settings: Sequence[Setting], done: Mapping[Key, Evidence]
 ) -> Iterator[tuple[Setting, int, list[Placements]]]:
-    """Every seed's trace with the schedules that were made on all the regime's traces."""
+    """Every seed's trace with the schedules that were made on all the regime's traces, but for further seeds."""
     for setting in settings:
         made = [done[setting.name, seed].placed[POLICY] for seed in range(setting.n_seeds)]
         yield from ((setting, seed, made) for seed in range(setting.n_seeds))

@@ -7,7 +7,7 @@ recomputes the certificate to the last digit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from protocol.certificate.model import SCHEMA, SCHEMA_VERSION, TIERS, Certificate, Claim, Head, plain
@@ -15,8 +15,9 @@ from protocol.certificate.sentence import sentence
 from protocol.errors import BadInput
 from protocol.evidence.model import Evidence
 from protocol.gates.envelope import Measured, adjusted, envelope_gate, measure
-from protocol.gates.integrity import integrity_gate
+from protocol.gates.integrity import distinct_traces, integrity_gate
 from protocol.gates.load_match import load_match_gate
+from protocol.gates.prediction import further_check
 from protocol.gates.progress import merges_at, merges_of, progress_gate, steps_beside
 from protocol.gates.result import VERDICT, GateResult, worst
 from protocol.gates.spec import Spec
@@ -48,8 +49,9 @@ def assess(head: Head, evidence: Sequence[Evidence]) -> Certificate:
         spec = head.spec(regime)
         mine = sorted((e for e in evidence if e.regime == regime.name), key=lambda e: e.seed)
         _check_seeds(mine, spec)
-        regimes.append({**plain(regime), "seeds": [_seed_summary(e, spec) for e in mine]})
-        judged += _claims(mine, spec, head.settings.bounded, n_claims)
+        own, further = mine[: spec.n_seeds], mine[spec.n_seeds :]
+        regimes.append({**plain(regime), "seeds": [_seed_summary(e, spec) for e in own]})
+        judged += _claims(own, further, spec, head.settings.bounded, n_claims)
     corrected = adjusted([j.measured for j in judged], head.settings.alpha)
     claims = [_claim(j, p) for j, p in zip(judged, corrected, strict=True)]
     verdict = _overall(claims)
@@ -70,13 +72,18 @@ def assess(head: Head, evidence: Sequence[Evidence]) -> Certificate:
     )
 
 
-def _claims(evidence: Sequence[Evidence], spec: Spec, bounded: bool, n_claims: int) -> list[_Judged]:
+def _claims(
+    evidence: Sequence[Evidence], further: Sequence[Evidence], spec: Spec, bounded: bool, n_claims: int
+) -> list[_Judged]:
     integrity, progress = integrity_gate(evidence, spec), progress_gate(evidence, spec)
+    if spec.predicted:
+        together = distinct_traces([*evidence, *further])
+        integrity = replace(integrity, checks=(*integrity.checks[:-1], together, further_check(further, spec)))
     found = []
     for index, slo in enumerate(spec.slos):
         transfer = transfer_gate(evidence, spec, slo)
         gates = (integrity, transfer, load_match_gate(evidence, spec, slo, index), progress)
-        found.append(_Judged(str(slo), spec, gates, measure(evidence, spec, index, bounded, n_claims)))
+        found.append(_Judged(str(slo), spec, gates, measure(evidence, spec, index, bounded, n_claims, further)))
     return found
 
 
@@ -144,8 +151,8 @@ def _headline(claims: Sequence[Claim]) -> Any:
 def _check_seeds(evidence: Sequence[Evidence], spec: Spec) -> None:
     """Refuse evidence of another shape than what was asked for; less of it than that, the gates judge."""
     numbers = [e.seed for e in evidence]
-    if numbers != list(range(len(numbers))) or len(numbers) > spec.n_seeds:
-        expected = f"seeds 0 to at most {spec.n_seeds - 1}, each once"
+    if numbers != list(range(len(numbers))) or len(numbers) > spec.n_seeds + spec.predicted:
+        expected = f"seeds 0 to at most {spec.n_seeds + spec.predicted - 1}, each once"
         raise BadInput(f"evidence, {spec.regime}", f"seeds {numbers}", expected)
     for e in evidence:
         where = f"evidence, {e.regime}, seed {e.seed}"
@@ -162,6 +169,8 @@ def _check_seeds(evidence: Sequence[Evidence], spec: Spec) -> None:
             raise BadInput(f"{where}, {UNIFORM}", f"{made} draws", f"{spec.draws}, as asked")
         if bool(e.served) != spec.on_server and (e.served or spec.back_end == "live"):
             raise BadInput(where, f"{len(e.served)} replays on a server", f"those of a {spec.back_end} back-end")
+        if e.served and e.seed >= spec.n_seeds:
+            raise BadInput(where, f"{len(e.served)} replays on a server", "none: a further seed is only simulated")
 
 
 def _seed_summary(e: Evidence, spec: Spec) -> dict[str, Any]:

@@ -155,6 +155,7 @@ class Settings(Part):
 
     draws : matched draws a seed; idle : replays without merges a seed on a real server; margin_pp : of the A/A
     comparison where it is declared; until_decided : a live session ends with the block after which all claims pass;
+    predicted : further seeds in simulation, whose prediction of the replayed ones decides;
     root : where the root seed comes from, nonce : what a fresh one was derived with.
     """
 
@@ -175,6 +176,7 @@ class Settings(Part):
     until_decided: bool = False
     idle: int = 1
     attempts: int = 1
+    predicted: Count = 0
     margin_pp: float | None = None
     live: LivePart | None = None
     train: TrainPart | None = None
@@ -239,6 +241,7 @@ class Head(Part):
             agreement={} if regime.sidecar.agreement is None else plain(regime.sidecar)["agreement"],
             server=None if self.server is None else self.server.name,
             attempts=s.attempts,
+            predicted=s.predicted,
             confinement=self.contender.described("confinement"),
             unconfined=s.unconfined,
             loss=None if s.train is None else (s.train.seeds, s.train.loss_margin),
@@ -335,6 +338,24 @@ class ControlPart(Part):
     says: str
 
 
+class PredictedPart(Part):
+    """A gain with the simulator's prediction removed, beside the same by the replays alone, which are its check.
+
+    further : simulated seeds; simulated_gain_pp, further_gain_pp : mean simulated gain on the replayed and on those.
+    correlation : of real and simulated draws within a seed; slope : mean of real on simulated ones.
+    """
+
+    further: Count
+    simulated_gain_pp: float
+    further_gain_pp: float
+    correlation: float | None
+    slope: float
+    noise_left: float | None
+    plain_gain_pp: float
+    plain_interval_pp: Limits
+    plain_tests: tuple[TestPart, ...]
+
+
 class EnvelopePart(Part):
     """Both gains of a claim and everything behind them; unknown is null.  Costs in pp of sync-excess violations."""
 
@@ -373,6 +394,7 @@ class EnvelopePart(Part):
     requests_saved_per_sidecar_per_10_min: float | None
     per_seed: tuple[SeedRow, ...]
     controls: tuple[ControlPart, ...]
+    predicted: PredictedPart | None = None
 
 
 class TierPart(Part):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +18,7 @@ from protocol import files
 from protocol.campaign import real as replaying
 from protocol.campaign.again import same_seed
 from protocol.campaign.arms import run_seed
-from protocol.campaign.plan import Contender, Plan
+from protocol.campaign.plan import Contender, Plan, Setting
 from protocol.campaign.run import Key, dismiss_workers, run
 from protocol.certificate.model import Head, versions
 from protocol.certificate.root import Root
@@ -51,6 +51,7 @@ from protocol.cli.settings import (
 from protocol.errors import BadInput
 from protocol.evidence.model import Evidence
 from protocol.evidence.partial import Partial
+from protocol.stats.predicted import MIN_ELSEWHERE as MIN_FURTHER
 
 
 def register(app: typer.Typer) -> None:
@@ -70,6 +71,14 @@ class Sidecar:
     ] = None
     calibration: Annotated[
         Path | None, typer.Option(help="folder of `protocol calibrate`; its model serves every regime")
+    ] = None
+    predicted: Annotated[
+        int | None,
+        typer.Option(
+            min=MIN_FURTHER,
+            max=10_000,
+            help="with --sidecar: so many further seeds in simulation, whose prediction of the replays decides",
+        ),
     ] = None
 
 
@@ -93,7 +102,7 @@ def certify(
     Exit code 0 passed, 1 failed, 3 undecidable, 2 bad input or crash.
     """
     notes = Console(stderr=True, highlight=False)
-    server.refuse_without(sidecar.sidecar, budget_minutes=sidecar.budget_minutes)
+    server.refuse_without(sidecar.sidecar, budget_minutes=sidecar.budget_minutes, predicted=sidecar.predicted)
     asked = Asked(
         log.spec(scheduler),
         worlds,
@@ -165,6 +174,7 @@ class Asked:
             server = real.reach(self.sidecar.sidecar, self.server, chosen)
             if self.sidecar.budget_minutes is not None:
                 chosen, n_draws = self._afforded(root, chosen, notes)
+        chosen = ([self._predicted(setting) for setting in chosen[0]], chosen[1])
         refuse_endless(chosen[0], n_draws)
         plan = Plan(
             self.opener(self.folder / "scheduler.log"), self.scheduler, root.seed, n_draws,
@@ -177,6 +187,14 @@ class Asked:
         kept = "finished seeds" if server is None else "finished seeds and replays"
         return Request(head, self.folder, collect, calibrations_of(head.regimes, self.sidecar.calibration), kept)
 
+    def _predicted(self, setting: Setting) -> Setting:
+        """With the further seeds that predict its replays.  Raises BadInput where there can be none."""
+        if self.sidecar.predicted is None:
+            return setting
+        if self.worlds.trace:
+            raise BadInput("--predicted", "--trace beside it", "a --regime, whose further seeds it simulates")
+        return replace(setting, further=self.sidecar.predicted)
+
     def _afforded(self, root: Root, chosen: Chosen, notes: Console) -> tuple[Chosen, int]:
         minutes = self.sidecar.budget_minutes
         if self.worlds.seeds is not None or self.worlds.trace or minutes is None:
@@ -184,7 +202,8 @@ class Asked:
         pilot = self.chosen(root.seed + 1, None)
         plan = Plan(self.opener(None), self.scheduler, root.seed, n_draws := 1)
         judging = real.Pilot(pilot[0][0], plan, self.judging.alpha, self.judging.min_effect, self.jobs)
-        n_seeds, n_draws = real.affordable(minutes, real.replay_s(chosen[0][0]), judging, notes)
+        each_s, predicted = real.replay_s(chosen[0][0]), self.sidecar.predicted is not None
+        n_seeds, n_draws = real.affordable(minutes, each_s, judging, predicted, notes)
         return self.chosen(root.seed, n_seeds), n_draws
 
     def head(
@@ -206,6 +225,7 @@ class Asked:
             "probes": plan.probes,
             "sequential": plan.sequential,
             **({} if server is None else {"idle": replaying.IDLE, "attempts": replaying.ATTEMPTS}),
+            **({} if self.sidecar.predicted is None else {"predicted": self.sidecar.predicted}),
         }
         return Head.model_validate({
             "contender": describe_contender(self.opener(None)(), chosen[0]), "preregistration": None,

@@ -185,7 +185,8 @@ def _generated(head: Head, part: RegimePart) -> Generator[str, None, Setting | N
         yield f"{part.name}, tokens_per_step: stated {part.tokens_per_step}, by its learner {regime.learner}"
     if head.settings.back_end == "live":
         return setting
-    return replace(setting, sidecar=SimulatedSidecar((yield from _model(part, regime))))
+    model = yield from _model(part, regime)
+    return replace(setting, sidecar=SimulatedSidecar(model), further=head.settings.predicted)
 
 
 def _model(part: RegimePart, regime: Regime) -> Generator[str, None, SidecarModel]:

@@ -20,6 +20,7 @@ from protocol.evidence.model import (
     TIMING,
     Evidence,
 )
+from protocol.gates.prediction import predict, quieter, stated, stated_tests
 from protocol.gates.progress import merges_of
 from protocol.gates.result import Check, GateResult
 from protocol.gates.spec import Spec
@@ -28,6 +29,7 @@ from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM, Replay
 from protocol.stats.gains import MIN_DRAWS, Adjusted, Gain, Gains, Standing, judge_gains
 from protocol.stats.multiplicity import holm
 from protocol.stats.power import detectable_gains, seen_spread
+from protocol.stats.predicted import PredictedGain, decided_by
 from protocol.stats.result import Interval
 from protocol.stats.sequential import SequentialOutcome, joint_test
 from protocol.workload.slo import Slo
@@ -58,6 +60,7 @@ class Measured:
 
     evidence : the seeds that are compared.  gains : both gains and their tests.  exchanged : float64, shape (S, S),
         None where schedules were not exchanged.  p : the largest p-value, of draws that may stop early also theirs.
+    plain, predicted : where a prediction decides over chance, the gains by the replays alone and the prediction.
     power_curve : gains in pp, each with the power to find it; None where that is unknown.
     """
 
@@ -71,6 +74,8 @@ class Measured:
     p: float | None
     reason: str | None
     power_curve: tuple[tuple[float, float], ...] | None
+    plain: Gains | None = None
+    predicted: PredictedGain | None = None
 
     # What the replays cost ---------------------------------------------------------------------------------------
 
@@ -121,16 +126,7 @@ class Measured:
         return {
             **self._gains(),
             "min_effect_pp": self.spec.min_effect_pp,
-            "tests": [
-                {
-                    "name": t.name,
-                    "about": t.concerns,
-                    "p": t.outcome.pvalue,
-                    "p_at_zero": t.at_zero,
-                    "smallest_p": t.outcome.floor,
-                }
-                for t in g.tests
-            ],
+            "tests": stated_tests(g.tests),
             "p": self.p,
             "decided_by": g.decided_by,
             "p_sequential": self.sequential.pvalue if self.sequential is not None else None,
@@ -144,6 +140,7 @@ class Measured:
             "unseen_loss_share": g.unseen_share,
             **self._costs(),
             "controls": controls(self),
+            **({} if self.predicted is None else {"predicted": stated(self.predicted, self.plain)}),
         }
 
     def _gains(self) -> dict[str, Any]:
@@ -215,10 +212,12 @@ class Measured:
 
 
 def measure(
-    evidence: Sequence[Evidence], spec: Spec, index: int, bounded: bool = False, claims: int | None = None
-) -> Measured:
+    evidence: Sequence[Evidence], spec: Spec, index: int, bounded: bool = False, claims: int | None = None,
+    further: Sequence[Evidence] = (),
+) -> Measured:  # fmt: skip
     """The envelope of one regime for its SLO number `index`; never raises on missing arms, they are undecidable.
 
+    further : seeds that were only simulated, whose prediction decides where one was asked for.
     claims : of the whole certificate, at whose first step of Holm a gain is said to be detectable; None: not asked.
     """
     kept = tuple(compared(evidence, spec))
@@ -241,6 +240,12 @@ def measure(
         watched=spec.until_decided,
         min_draws=1 if spec.back_end == "live" else MIN_DRAWS,
     )
+    plain, predicted = None, None
+    if spec.predicted and gains.chance is not None:
+        found = predict([[bare.priced_excess(e, arm) for arm in (POLICY, UNIFORM)] for e in kept], policy, draws,
+                        [[bare.priced_excess(e, arm) for arm in (POLICY, UNIFORM)] for e in further])  # fmt: skip
+        plain, gains = gains, decided_by(gains, found)
+        predicted = None if isinstance(found, str) else found
     sequential = None
     if spec.sequential and kept:
         own, drawn = ([e.priced(arm, index) for e in kept] for arm in (POLICY, UNIFORM))
@@ -251,8 +256,9 @@ def measure(
         reason = reason or sequential.reason
     known = [p for p in ps if p is not None]
     p = max(known) if len(known) == len(ps) else None
-    curve = None if claims is None else _power_curve(spec, index, policy, draws, exchanged, gains, bounded, claims)
-    return Measured(spec, slo, index, kept, gains, exchanged, sequential, p, reason, curve)
+    left = quieter(policy, draws, predicted)
+    curve = None if claims is None else _power_curve(spec, index, *left, exchanged, gains, bounded, claims)
+    return Measured(spec, slo, index, kept, gains, exchanged, sequential, p, reason, curve, plain, predicted)
 
 
 def _power_curve(

@@ -25,6 +25,7 @@ class Spec:
     kind : what was judged: `scheduler`, `planner` (sees the whole trace) or `recorded` (a log of what happened).
     draws : matched draws a seed; `sequential` ones may be fewer.  until_decided : a live session was watched block by
         block and may have ended before `n_seeds`.  idle : replays without merges a seed.
+    predicted : simulated seeds beyond the replayed ones, whose prediction decides over chance; 0: none.
     margin_pp : of the A/A comparison, None where it follows from the minimum effect.
     calibration : what the head states of the calibration behind the sidecar, None without one.
     support, agreement : the loads that the calibration saw, and by limit its runs as they were counted.
@@ -60,6 +61,7 @@ class Spec:
     unconfined: bool = False
     until_decided: bool = False
     practice: Practice = Practice()
+    predicted: int = 0
 
     @property
     def timing(self) -> Timing:

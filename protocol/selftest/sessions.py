@@ -115,10 +115,10 @@ class Replayed:
             rng, self.seeds, self.draws, self.rho, self.gain_pp, self.promised_pp
         )
         plain = judge_gains(own, list(real), None, rng, min_draws=2, n_resamples=999).pvalue
-        predicted = predicted_gain(own, list(real), policy, list(drawn), elsewhere).outcome.pvalue
+        predicted = predicted_gain(own, list(real), policy, list(drawn), elsewhere)
         return {
             PLAIN_P: plain is not None and plain <= ALPHA,
-            PREDICTED_P: predicted is not None and predicted <= ALPHA,
+            PREDICTED_P: not isinstance(predicted, str) and predicted.pvalue() <= ALPHA,
         }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import scipy
@@ -26,6 +27,18 @@ _HULL = "hull of the inverted stratified randomisation and the inverted paired s
 _FLIPPED = "inverted paired sign flip"
 _WATCHED = "hull of that and of betting on the signs of blocks"
 _EXCHANGED = "hull of the inverted exchange between traces and the inverted paired sign flip of the load gain"
+
+
+class Inverted(Protocol):
+    """A test of a mean gain at every minimum effect, and the limits that follow from it."""
+
+    def pvalue(self, delta: float = 0.0) -> float: ...
+
+    def outcome(self, delta: float = 0.0) -> TestOutcome: ...
+
+    def lower(self, tail: float) -> float: ...
+
+    def upper(self, tail: float) -> float: ...
 
 
 class Standing(StrEnum):
@@ -49,7 +62,7 @@ class Gain:
 
     estimate: float
     by_seed: NDArray[np.float64]
-    tests: tuple[inv.Inversion | Watched, ...]
+    tests: tuple[Inverted, ...]
     method: str
     student: bool
     alpha: float
@@ -216,7 +229,7 @@ def _over_chance(
     by_seed = gains_by_seed(blocks)
     flip = inv.sign_flip(by_seed, rng, n_resamples, rz.tie_tolerance(blocks))
     paired = max(len(block) for block in blocks) == 2
-    tests: list[inv.Inversion | Watched] = [flip] if paired else [inv.stratified(blocks, rng, n_resamples), flip]
+    tests: list[Inverted] = [flip] if paired else [inv.stratified(blocks, rng, n_resamples), flip]
     method = _FLIPPED if paired else _HULL
     if watched:
         tests, method = [*tests, Watched(by_seed)], f"{method}, {_WATCHED}"
@@ -261,9 +274,7 @@ def unseen_share(n_seeds: int, alpha: float) -> float:
     return float(1 - alpha ** (1 / n_seeds))
 
 
-def _gain(
-    tests: Sequence[inv.Inversion | Watched], by_seed: NDArray[np.float64], alpha: float, method: str, *, student: bool
-) -> Gain:
+def _gain(tests: Sequence[Inverted], by_seed: NDArray[np.float64], alpha: float, method: str, *, student: bool) -> Gain:
     return Gain(float(by_seed.mean()), by_seed, tuple(tests), method, student, alpha)
 
 

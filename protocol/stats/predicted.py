@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from protocol.stats.gains import MIN_SEEDS
-from protocol.stats.result import RTOL, Interval, TestOutcome, undecidable
+from protocol.stats.gains import MIN_SEEDS, Gain, Gains, GateTest
+from protocol.stats.power import Spread
+from protocol.stats.result import RTOL, TestOutcome
 
 PREDICTED = "t over seeds, simulator's prediction removed"
 #: Simulated seeds beyond the replayed ones; their mean gain must be known far better than the real one.
@@ -24,25 +25,42 @@ MIN_ELSEWHERE = 100
 
 @dataclass(frozen=True, eq=False)
 class PredictedGain:
-    """outcome : H0 that the gain on the server is at most delta.
-    estimate, lower_bound, interval : of the real gain, in the units of the costs; lower_bound one-sided 1 - alpha.
-    plain : the same gain by the replays alone.  by_seed : float64, shape (S,), the adjusted gains; slopes : shape (S,),
-        of real on simulated costs, each from the draws of the other seeds.
-    correlation : of real and simulated draws within their seeds.
-    noise_left : variance of the adjusted gains over that of the plain ones.
+    """A mean gain in the units of the costs, and t's test of it at every minimum effect.
+
+    by_seed : float64, shape (S,), the adjusted gains; error : standard error of their mean.
+    plain : the same gain by the replays alone.  slopes : shape (S,), of real on simulated costs, each from the draws of
+        the other seeds.  simulated, elsewhere : mean simulated gain on the replayed seeds and on the further ones.
+    correlation : of real and simulated draws within their seeds.  noise_left : variance of the adjusted gains over that
+        of the plain ones.
     """
 
-    outcome: TestOutcome
-    estimate: float | None
-    lower_bound: float | None
-    interval: Interval | None
-    plain: float | None
+    estimate: float
+    error: float
     by_seed: NDArray[np.float64]
+    plain: float
     slopes: NDArray[np.float64]
+    simulated: float
+    elsewhere: float
+    further: int
     correlation: float | None
     noise_left: float | None
-    delta: float
-    alpha: float
+    name: str = PREDICTED
+
+    def pvalue(self, delta: float = 0.0) -> float:
+        """H0: the gain is at most `delta`; in (0, 1]."""
+        p = scipy.stats.t.sf((self.estimate - delta) / self.error, len(self.by_seed) - 1)
+        return max(float(p), float(np.finfo(float).tiny))
+
+    def outcome(self, delta: float = 0.0) -> TestOutcome:
+        least, n = float(np.finfo(float).tiny), len(self.by_seed)
+        return TestOutcome(self.name, self.estimate, self.pvalue(delta), n, least, "Student t", None, True)
+
+    def lower(self, tail: float) -> float:
+        """Least gain that is not rejected at `tail`."""
+        return self.estimate - self.error * float(scipy.stats.t.ppf(1 - tail, len(self.by_seed) - 1))
+
+    def upper(self, tail: float) -> float:
+        return self.estimate + self.error * float(scipy.stats.t.ppf(1 - tail, len(self.by_seed) - 1))
 
 
 def predicted_gain(
@@ -52,10 +70,8 @@ def predicted_gain(
     simulated_draws: Sequence[ArrayLike],
     elsewhere: ArrayLike,
     *,
-    delta: float = 0.0,
-    alpha: float = 0.05,
     min_seeds: int = MIN_SEEDS,
-) -> PredictedGain:
+) -> PredictedGain | str:
     """Mean real gain over seeds, each less what the simulator says is special about that seed.
 
     policy, draws : real costs, (S,) and S arrays (m_s,), m_s >= 2; lower is better.
@@ -65,42 +81,77 @@ def predicted_gain(
     adjusted_s = gain_s - slope_(-s) (simulated gain_s - mean of `elsewhere`), slope_(-s) the regression of real on
     simulated costs over the draws of the other seeds, centred within each.  A slope that does not see its own seed
     leaves the mean unbiased whatever the simulator says; a useless simulator has slope 0 and costs nothing.
-    t over seeds, with the variance of `elsewhere` added.  Undecidable where a value is not finite or there are too few.
+    t over seeds, with the variance of `elsewhere` added.  A reason in words where a value is not finite or there are
+    too few.
     """
     real = _costs(policy, draws)
     simulated = _costs(simulated_policy, simulated_draws)
     others = np.asarray(elsewhere, np.float64).ravel()
-
-    def nothing(reason: str) -> PredictedGain:
-        none, empty = undecidable(PREDICTED, len(draws), reason), np.empty(0)
-        return PredictedGain(none, None, None, None, None, empty, empty, None, None, delta, alpha)
-
     reason = _unfit(real, simulated, others, min_seeds)
     if reason:
-        return nothing(reason)
+        return reason
     gains, guessed = (np.array([b[1:].mean() - b[0] for b in blocks]) for blocks in (real, simulated))
     slopes, correlation = _slopes(real, simulated)
     adjusted = gains - slopes * (guessed - others.mean())
     variance = float(adjusted.var(ddof=1))
     if not variance > (RTOL * np.abs(gains).max()) ** 2:
-        return nothing("the seeds' gains do not vary: t has nothing to measure them by")
-    error = math.sqrt(variance / len(gains) + float(slopes.mean()) ** 2 * float(others.var(ddof=1)) / len(others))
-    estimate, freedom = float(adjusted.mean()), len(gains) - 1
-    p = max(float(scipy.stats.t.sf((estimate - delta) / error, freedom)), float(np.finfo(float).tiny))
-    one, two = (error * float(scipy.stats.t.ppf(1 - tail, freedom)) for tail in (alpha, alpha / 2))
+        return "the seeds' gains do not vary: t has nothing to measure them by"
     return PredictedGain(
-        outcome=TestOutcome(PREDICTED, estimate, p, len(gains), 0.0, "Student t", None, True),
-        estimate=estimate,
-        lower_bound=estimate - one,
-        interval=Interval(estimate - two, estimate + two, 1 - alpha, PREDICTED),
-        plain=float(gains.mean()),
+        estimate=float(adjusted.mean()),
+        error=math.sqrt(variance / len(gains) + float(slopes.mean()) ** 2 * float(others.var(ddof=1)) / len(others)),
         by_seed=adjusted,
+        plain=float(gains.mean()),
         slopes=slopes,
+        simulated=float(guessed.mean()),
+        elsewhere=float(others.mean()),
+        further=len(others),
         correlation=correlation,
         noise_left=variance / float(gains.var(ddof=1)) if np.ptp(gains) > 0 else None,
-        delta=delta,
-        alpha=alpha,
     )
+
+
+def decided_by(gains: Gains, found: PredictedGain | str) -> Gains:
+    """The gains with the predicted one deciding over chance; the replays' own tests of it become a check.
+
+    The check: the predicted gain lies in the replays' own interval.  Undecidable where it does not, where the plain
+    gain is, or where there is no prediction.
+    """
+    if gains.chance is None or gains.pvalue is None:
+        return gains
+    plain = gains.chance.interval
+    reason = found if isinstance(found, str) else None
+    if not isinstance(found, str) and not plain.lower <= found.estimate <= plain.upper:
+        reason = (
+            f"predicted {found.estimate:.2f} pp, outside the replays' own interval {plain.lower:.2f} to "
+            f"{plain.upper:.2f}: the simulator and these replays disagree"
+        )
+    if isinstance(found, str) or reason is not None:
+        return replace(gains, tests=(), pvalue=None, decided_by=None, floor=None, reason=reason)
+    own = GateTest(found.outcome(gains.delta), found.pvalue(0.0), "chance")
+    tests = (own, *(test for test in gains.tests if test.concerns == "load"))
+    ps = [test.outcome.pvalue or 1.0 for test in tests]
+    return replace(
+        gains,
+        chance=Gain(found.estimate, found.by_seed, (found,), PREDICTED, False, gains.alpha),
+        tests=tests,
+        pvalue=max(ps),
+        decided_by=tests[int(np.argmax(ps))].name,
+        floor=max(test.outcome.floor or 0.0 for test in tests),
+    )
+
+
+def predicted_power(
+    seeds: int, draws: int, *, gain: float, spread: Spread, correlation: float, delta: float = 0.0, alpha: float = 0.05
+) -> float:
+    """Power of the predicted t where real costs are simulated ones plus an error of the same shape.
+
+    spread : of the simulated costs; correlation : of real and simulated costs within a seed, so that the error's
+    variance is (1 / correlation^2 - 1) times the simulated one.  The further seeds' own variance is left out.
+    """
+    sd = math.hypot(spread.policy_sd, spread.draw_sd / math.sqrt(draws)) * math.sqrt(1 / correlation**2 - 1)
+    distance = (gain - delta) / sd * math.sqrt(seeds) if sd > 0 else math.inf
+    least = float(scipy.stats.t.ppf(1 - alpha, seeds - 1))
+    return float(scipy.stats.nct.sf(least, seeds - 1, distance)) if math.isfinite(distance) else float(gain > delta)
 
 
 def _slopes(

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from conftest import SMALL_REGIME, Protocol
 
@@ -24,7 +26,10 @@ from protocol.cli.certify import Asked, Sidecar
 from protocol.cli.groups import Draws, Judging, Learning, Output, Server, Training, Worlds
 from protocol.cli.main import build
 from protocol.errors import ProtocolError
-from protocol.evidence.store import read_replays
+from protocol.evidence.model import CROSSED
+from protocol.evidence.store import read, read_replays
+from protocol.files import canonical_json, sha256
+from protocol.replay.replay import UNIFORM
 
 #: A second of merges of 0.1 s, every 0.16 to 0.48 s.
 TINY = (
@@ -119,6 +124,50 @@ def test_a_server_that_dies_then_a_certificate(
         assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
     with pytest.raises(ProtocolError, match="--rerun"):
         said("verify", out, "--rerun", "fixed-h-256")
+
+
+@pytest.mark.slow
+def test_further_seeds_predict_the_replays(said: Said, server: FaultServer, tiny: Path, tmp_path: Path) -> None:
+    """Declared before, simulated beside, verified from root and regime; an edited price is found."""
+    out, registered = tmp_path / "out", tmp_path / "registered.json"
+    arguments = asked(server, tiny, out, "--draws", 1, "--seeds", 1, "--predicted", 100)
+    assert said(*arguments, "--preregister", registered)[0] == 0
+    with pytest.raises(ProtocolError, match="departs from what was registered in settings.predicted"):
+        said(*arguments[:-1], 101, "--preregistered", registered)
+    code, words = said(*arguments, "--preregistered", registered)
+    made = certificate(out)
+    assert code == 3 and made["settings"]["predicted"] == 100 and valid(made) == 4, words
+    assert len(made["regimes"][0]["seeds"]) == 1
+    stored = read(out / "raw")
+    assert [bool(e.served) for e in stored] == [True] + [False] * 100
+    assert CROSSED in stored[0].placed and CROSSED not in stored[1].placed
+    assert said("verify", out)[0] == 0 and said("report", out)[0] == 0
+
+    edited = pq.read_table(out / "raw" / "placements.parquet")
+    at = next(i for i, (s, a) in enumerate(zip(edited["seed"].to_pylist(), edited["arm"].to_pylist(), strict=True))
+              if (s, a) == (50, UNIFORM))  # fmt: skip
+    counts = edited["violations"].to_pylist()
+    counts[at] = [c + 1 for c in counts[at]]
+    column = edited.schema.get_field_index("violations")
+    forged = edited.set_column(column, edited.schema.field(column), pa.array(counts, edited.schema.field(column).type))
+    pq.write_table(forged, out / "raw" / "placements.parquet")
+    made["files"]["placements.parquet"] = sha256(out / "raw" / "placements.parquet")
+    (out / "certificate.json").write_text(canonical_json(made))
+    code, words = said("verify", out)
+    assert code == 1 and f"seed 50, {UNIFORM}, placement 0" in words, words
+
+
+@pytest.mark.parametrize(
+    ("more", "where"),
+    [(["--predicted", 99], "'--predicted': Input should be greater than or equal to 100"),
+     (["--predicted", 100, "--draws", "auto"], "auto"), (["--predicted", 100, "--trace", "x.csv"], "x.csv")],
+)  # fmt: skip
+def test_what_no_prediction_can_be_made_from(
+    protocol: Protocol, server: FaultServer, tiny: Path, tmp_path: Path, more: list[object], where: str
+) -> None:
+    result = protocol(*asked(server, tiny, tmp_path / "out", *more))
+    assert result.returncode == 2 and where in result.stderr and "Traceback" not in result.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_prompts_as_the_server_takes_them(

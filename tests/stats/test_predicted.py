@@ -9,7 +9,8 @@ import pytest
 from scipy import stats
 
 from protocol.stats.gains import judge_gains
-from protocol.stats.predicted import PredictedGain, predicted_gain
+from protocol.stats.power import Spread
+from protocol.stats.predicted import PREDICTED, PredictedGain, decided_by, predicted_gain, predicted_power
 
 #: Published spreads: a draw's and an online policy's, in percentage points.
 DRAW_SD, POLICY_SD = 0.956, 1.89
@@ -40,7 +41,13 @@ def session(
 
 def judged(found: Session) -> PredictedGain:
     own, real, policy, drawn, elsewhere = found
-    return predicted_gain(own, list(real), policy, list(drawn), elsewhere)
+    return gain_of(own, list(real), policy, list(drawn), elsewhere)
+
+
+def gain_of(*costs: object) -> PredictedGain:
+    found = predicted_gain(*costs)
+    assert not isinstance(found, str), found
+    return found
 
 
 def power(seeds: int, draws: int, rho: float, gain: float, promised: float | None, reps: int) -> tuple[float, float]:
@@ -50,7 +57,7 @@ def power(seeds: int, draws: int, rho: float, gain: float, promised: float | Non
         made = session(source, seeds, draws, rho, gain, promised)
         plain = judge_gains(made[0], list(made[1]), None, source, min_draws=2, n_resamples=499).pvalue
         hits[0] += plain is not None and plain <= 0.05
-        hits[1] += (judged(made).outcome.pvalue or 1.0) <= 0.05
+        hits[1] += judged(made).pvalue() <= 0.05
     return hits[0] / reps, hits[1] / reps
 
 
@@ -61,23 +68,28 @@ def test_the_estimator_by_hand() -> None:
     elsewhere = rng(3).normal(0.7, 1, 200)
     simulated = drawn.mean(axis=1) - policy
     wobble = np.tile([0.1, -0.1, 0.0], 3)
-    found = predicted_gain(10 + 2 * policy - wobble, list(10 + 2 * drawn), policy, list(drawn), elsewhere, delta=0.2)
+    found = gain_of(10 + 2 * policy - wobble, list(10 + 2 * drawn), policy, list(drawn), elsewhere)
     assert found.slopes == pytest.approx(np.full(9, 2.0)) and found.correlation == pytest.approx(1.0)
     assert found.by_seed == pytest.approx(2 * elsewhere.mean() + wobble)
     assert found.estimate == pytest.approx(2 * elsewhere.mean())
     assert found.plain == pytest.approx(2 * simulated.mean())
     error = math.sqrt(wobble.var(ddof=1) / 9 + 4 * elsewhere.var(ddof=1) / 200)
-    assert found.outcome.pvalue == pytest.approx(stats.t.sf((2 * elsewhere.mean() - 0.2) / error, 8))
-    assert found.interval and found.estimate
-    assert found.interval.upper - found.estimate == pytest.approx(stats.t.ppf(0.975, 8) * error)
+    assert (
+        found.pvalue(0.2)
+        == found.outcome(0.2).pvalue
+        == pytest.approx(stats.t.sf((2 * elsewhere.mean() - 0.2) / error, 8))
+    )
+    assert found.upper(0.025) - found.estimate == pytest.approx(stats.t.ppf(0.975, 8) * error)
+    assert found.estimate - found.lower(0.05) == pytest.approx(stats.t.ppf(0.95, 8) * error)
+    assert (found.simulated, found.elsewhere) == pytest.approx((simulated.mean(), elsewhere.mean()))
 
 
 def test_no_slope_sees_its_own_seed() -> None:
     """The real draws of one seed are made absurd: its own slope does not move, the others' do."""
     own, real, policy, drawn, elsewhere = session(rng(4), 8, 5, 0.8, 1.0)
-    before = predicted_gain(own, list(real), policy, list(drawn), elsewhere).slopes
+    before = gain_of(own, list(real), policy, list(drawn), elsewhere).slopes
     real[2] += 100 * rng(5).normal(size=5)
-    after = predicted_gain(own, list(real), policy, list(drawn), elsewhere).slopes
+    after = gain_of(own, list(real), policy, list(drawn), elsewhere).slopes
     assert after[2] == pytest.approx(before[2], rel=1e-12)
     assert np.all(np.abs(np.delete(after - before, 2)) > 1e-3)
 
@@ -85,17 +97,16 @@ def test_no_slope_sees_its_own_seed() -> None:
 def test_a_bound_exceeds_delta_exactly_when_significant() -> None:
     for seed in range(20):
         own, real, policy, drawn, elsewhere = session(rng(seed), 8, 3, 0.8, 1.5)
+        found = gain_of(own, list(real), policy, list(drawn), elsewhere)
         for delta in (0.0, 0.5, 1.5):
-            found = predicted_gain(own, list(real), policy, list(drawn), elsewhere, delta=delta)
-            assert found.outcome.pvalue is not None and found.lower_bound is not None
-            assert (found.outcome.pvalue <= 0.05) == (found.lower_bound > delta)
+            assert (found.pvalue(delta) <= 0.05) == (found.lower(0.05) > delta)
 
 
 @pytest.mark.parametrize("rho", [0.82, 0.0])
 @pytest.mark.parametrize("promised", [None, 3.0])
 def test_its_level_does_not_rest_on_the_simulator(rho: float, promised: float | None) -> None:
     source, reps = rng(8), 600
-    hits = sum((judged(session(source, 8, 2, rho, 0.0, promised)).outcome.pvalue or 1.0) <= 0.05 for _ in range(reps))
+    hits = sum(judged(session(source, 8, 2, rho, 0.0, promised)).pvalue() <= 0.05 for _ in range(reps))
     assert stats.binomtest(hits, reps, 0.05, alternative="greater").pvalue > 0.001
 
 
@@ -142,5 +153,37 @@ def test_too_little_decides_nothing() -> None:
         ("do not vary", (np.full(8, -1.0), list(real * 0), policy * 0, list(drawn * 0), elsewhere)),
     ):
         found = predicted_gain(*changed)
-        assert found.outcome.pvalue is None and found.estimate is None and found.interval is None
-        assert says in (found.outcome.reason or "")
+        assert isinstance(found, str) and says in found
+
+
+def test_it_takes_the_place_of_the_replays_own_tests() -> None:
+    """The load's tests stay; the largest p decides; what the replays alone say is no longer among the tests."""
+    source = rng(10)
+    made = session(source, 10, 5, 0.9, 3.0)
+    exchanged = source.normal(0, 1, (10, 10)) - 3 * np.eye(10)
+    plain = judge_gains(made[0], list(made[1]), exchanged, source, delta=0.5)
+    found = judged(made)
+    gains = decided_by(plain, found)
+    assert [t.name for t in gains.tests] == [PREDICTED, *(t.name for t in plain.tests if t.concerns == "load")]
+    assert gains.pvalue == max(found.pvalue(0.5), *(t.outcome.pvalue for t in plain.tests if t.concerns == "load"))
+    assert gains.chance is not None and gains.load is plain.load
+    assert (gains.chance.estimate, gains.chance.lower_bound) == (found.estimate, found.lower(0.05))
+
+
+def test_replays_that_disagree_with_the_prediction_decide_nothing() -> None:
+    source = rng(11)
+    own, real, policy, drawn, elsewhere = session(source, 8, 5, 0.95, 3.0)
+    plain = judge_gains(own, list(real), None, source)
+    gains = decided_by(plain, gain_of(own, list(real), policy, list(drawn), elsewhere + 30))
+    assert gains.pvalue is None and "the simulator and these replays disagree" in (gains.reason or "")
+    assert gains.chance is plain.chance and decided_by(plain, "99 simulated seeds").reason == "99 simulated seeds"
+    few = judge_gains(own[:4], list(real[:4]), None, source)
+    assert decided_by(few, "whatever") is few
+
+
+def test_power_by_simulation() -> None:
+    """The closed form leaves out that slopes are estimated and that further seeds are finite."""
+    spread, source = Spread(POLICY_SD, DRAW_SD), rng(12)
+    hits = sum(judged(session(source, 8, 5, 0.82, 1.5)).pvalue() <= 0.05 for _ in range(400))
+    expected = predicted_power(8, 5, gain=1.5, spread=spread, correlation=0.82)
+    assert hits / 400 == pytest.approx(expected, abs=0.08)
