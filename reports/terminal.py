@@ -69,6 +69,12 @@ def _claims(certificate: Mapping[str, Any], console: Console) -> None:
         console.print(Text(name + decided))
         gains = [(fmt.fixed(e[f"{of}gain_pp"], sign=True), fmt.interval(e[f"{of}interval_pp"])) for of in ("", "load_")]
         console.print(_row(_verdict(claim["verdict"]), *gains[0], *gains[1], fmt.p_value(e["p_holm"])))
+        if e.get("predicted"):
+            alone = [
+                fmt.fixed(e["predicted"]["plain_gain_pp"], sign=True),
+                fmt.interval(e["predicted"]["plain_interval_pp"]),
+            ]
+            console.print(Text(f"  by the replays alone {' '.join(alone)}", style="dim"))
         if claim["verdict"] == "PASS" and e["worst_seed"] is not None:
             unseen = f"losses on under {fmt.fraction(e['unseen_loss_share'])} of traces go unseen"
             worst = fmt.fixed(e["worst_seed_gain_pp"], sign=True)

@@ -158,13 +158,19 @@ def _slopes(
     real: Sequence[NDArray[np.float64]], simulated: Sequence[NDArray[np.float64]]
 ) -> tuple[NDArray[np.float64], float | None]:
     """Of real on simulated draws, centred within their seeds: without each seed in turn, and the correlation of all."""
-    seen, said = ([b[1:] - b[1:].mean() for b in blocks] for blocks in (real, simulated))
+    seen, said = ([_centred(b[1:]) for b in blocks] for blocks in (real, simulated))
     products = np.array([a @ b for a, b in zip(seen, said, strict=True)])
     squares = np.array([b @ b for b in said])
     without = squares.sum() - squares
     slopes = np.divide(products.sum() - products, without, out=np.zeros(len(seen)), where=without > 0)
     spread = math.sqrt(sum(float(a @ a) for a in seen) * float(squares.sum()))
     return slopes, float(products.sum()) / spread if spread > 0 else None
+
+
+def _centred(draws: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Draws less their mean; rounding noise is exactly zero, for a slope of noise on noise may be anything."""
+    left = draws - draws.mean()
+    return np.where(np.abs(left) <= RTOL * np.abs(draws).max(), 0.0, left)
 
 
 def _costs(policy: ArrayLike, draws: Sequence[ArrayLike]) -> list[NDArray[np.float64]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import hashlib
 import json
 import shutil
@@ -15,6 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from browser import CHROMIUM, Browser
+from predicted_rows import further, replayed
+from predicted_rows import head as predicted_head
 from strategies import FunctionSource, head_for, quiet, ran, setting, write_folder
 
 from protocol import files
@@ -22,6 +25,7 @@ from protocol.certificate.model import plain
 from protocol.certificate.verify import differences, verify
 from protocol.errors import ProtocolError
 from protocol.evidence import store
+from protocol.stats.predicted import PREDICTED
 from reports import charts
 from reports.html import write_report
 
@@ -75,6 +79,19 @@ def test_an_untouched_folder_agrees_and_says_what_is_left(browser: Browser, fold
         assert words in said, words
     assert any(line.startswith("that this scheduler took these decisions") for line in found["skipped"])
     assert any("intervals" in line for line in found["skipped"])
+
+
+def test_a_prediction_is_made_again(browser: Browser, tmp_path: Path) -> None:
+    """Slopes, correlation and both gains from the raw files; Student's t is left to `verify`."""
+    found = [*replayed(), *further()]
+    made = plain(write_folder(tmp_path / "run", predicted_head(), found))
+    agreed = checked(browser, contents(tmp_path / "run"))
+    assert agreed["differs"] == [] and any("Student" in s or PREDICTED in s for s in agreed["skipped"]), agreed
+    for key in ("slope", "noise_left", "further_gain_pp", "plain_gain_pp"):
+        edited = copy.deepcopy(made)
+        edited["claims"][0]["envelope"]["predicted"][key] += 0.01
+        held = {**contents(tmp_path / "run"), CERTIFICATE: files.canonical_json(edited).encode()}
+        assert any(f"predicted.{key}" in line for line in checked(browser, held)["differs"]), key
 
 
 @pytest.mark.parametrize("kept", KEPT, ids=lambda path: path.name)

@@ -94,6 +94,14 @@ def test_no_slope_sees_its_own_seed() -> None:
     assert np.all(np.abs(np.delete(after - before, 2)) > 1e-3)
 
 
+def test_draws_that_are_all_alike_predict_nothing() -> None:
+    """A third in binary has a mean that is off by rounding; a slope of that on itself would be anything."""
+    own, real, policy, drawn, elsewhere = session(rng(5), 8, 5, 0.8, 1.0)
+    alike = np.repeat(drawn[:, :1] / 3, 5, axis=1)
+    found = gain_of(own, list(real), policy, list(alike), elsewhere)
+    assert np.all(found.slopes == 0) and found.estimate == found.plain and found.correlation is None
+
+
 def test_a_bound_exceeds_delta_exactly_when_significant() -> None:
     for seed in range(20):
         own, real, policy, drawn, elsewhere = session(rng(seed), 8, 3, 0.8, 1.5)

@@ -3,46 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
 import same_rows
+from predicted_rows import FURTHER, further, head, replayed
 from same_rows import SEEDS, SLO
 
 from protocol.certificate.assess import assess
 from protocol.certificate.model import Certificate, Head
 from protocol.errors import BadInput
 from protocol.evidence.model import Evidence, Probe
-from protocol.replay.measurements import Measurements
 from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM
 from protocol.stats.predicted import PREDICTED, predicted_gain
-
-FURTHER = 100
-
-
-def head(predicted: int = FURTHER) -> Head:
-    plain = same_rows.head("real")
-    return plain.model_copy(update={"settings": plain.settings.model_copy(update={"predicted": predicted})})
-
-
-def noisy(m: Measurements, arm: str, draw: int, seed: int) -> Measurements:
-    """As the server served it: now and then a request fails that the simulator served."""
-    drawn = np.random.default_rng((5, seed, draw, len(arm))).random(len(m)) < 0.01
-    return same_rows.unserved(m, drawn)
-
-
-@cache
-def replayed() -> tuple[Evidence, ...]:
-    """Replayed seeds whose simulation says what `rows_of` does, and whose server failed some requests more."""
-    simulated = same_rows.evidence("simulated")
-    return tuple(replace(e, placed=s.placed) for e, s in zip(same_rows.evidence("real", noisy), simulated, strict=True))
-
-
-@cache
-def further() -> tuple[Evidence, ...]:
-    made = [same_rows._seed("simulated", SEEDS + k, None, same_rows.rows_of) for k in range(FURTHER)]
-    return tuple(replace(e, placed={arm: e.placed[arm] for arm in (POLICY, NO_SYNC, UNIFORM)}) for e in made)
 
 
 def certified(changed: list[Evidence] | None = None, asked: Head | None = None) -> Certificate:
