@@ -38,6 +38,10 @@ def main() -> int:
         )
         if not merged or not arms <= {r.arm for r in replays} or (name == "live" and len(replays) < 5):
             wrong.append(name)
+    further = sum(not e.served and bool(e.simulated) for e in store.read(out / "host" / "raw"))
+    print(f"host: {further} further seeds in simulation, from which its replays are predicted")
+    if further < 100:
+        wrong.append("further seeds")
     if wrong:
         print(f"NOT MEASURED: {', '.join(wrong)}")
     return 1 if wrong else 0

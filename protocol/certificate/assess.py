@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from math import isfinite
 from typing import Any
 
 from protocol.certificate.model import SCHEMA, SCHEMA_VERSION, TIERS, Certificate, Claim, Head, plain
@@ -23,6 +24,7 @@ from protocol.gates.result import VERDICT, GateResult, worst
 from protocol.gates.spec import Spec
 from protocol.gates.transfer import transfer_gate
 from protocol.replay.replay import POLICY, UNIFORM, summary
+from protocol.replay.telemetry import gauge_lag
 from protocol.stats.gains import Adjusted
 from protocol.workload.trace import NS_PER_S
 
@@ -68,8 +70,17 @@ def assess(head: Head, evidence: Sequence[Evidence]) -> Certificate:
             "tier": plain(_headline(claims)),
             "sentence": sentence(head, verdict, claims),
             **({"replays": attempts} if on_server else {}),
+            **({"gauges": _gauges(evidence)} if head.settings.back_end == "live" else {}),
         }
     )
+
+
+def _gauges(evidence: Sequence[Evidence]) -> dict[str, Any] | None:
+    """How far the gauges lagged behind the client's own counts, over the session."""
+    found = gauge_lag([r.scrapes for e in evidence for r in e.served])
+    if found is None:
+        return None
+    return {key: None if isinstance(v, float) and not isfinite(v) else v for key, v in asdict(found).items()}
 
 
 def _claims(

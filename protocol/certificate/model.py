@@ -418,6 +418,16 @@ class Claim(Part):
         return next(g.status for g in self.gates if g.gate == gate)
 
 
+class GaugesPart(Part):
+    """How far a server's gauges lagged in a live session; see `protocol.replay.telemetry.Lag`."""
+
+    blind_s: float
+    lag_s: float | None
+    distance: float | None
+    distance_at_0: float | None
+    looks: Count
+
+
 class SeedPart(OpenPart):
     """What one seed (live: one block) was and did."""
 
@@ -436,8 +446,8 @@ class JudgedRegime(RegimePart):
 class Certificate(Head):
     """schema, schema_version, everything of the head, and what came of it.
 
-    replays : every attempt on a real server.  files : SHA-256 of the raw files, by name.
-    pages : report, tables and figures beside it.
+    replays : every attempt on a real server.  gauges : how old a live session's were, null where none was found.
+    files : SHA-256 of the raw files, by name.  pages : report, tables and figures beside it.
     """
 
     schema_name: Literal["diloco-protocol/certificate"] = Field(alias="schema")
@@ -448,6 +458,7 @@ class Certificate(Head):
     tier: TierPart
     sentence: str
     replays: tuple[dict[str, Any], ...] | None = None
+    gauges: GaugesPart | None = None
     files: dict[str, Sha256] | None = None
     pages: tuple[str, ...] | None = None
 

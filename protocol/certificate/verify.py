@@ -21,8 +21,9 @@ from protocol.evidence import store
 from protocol.evidence.consistency import contradictions
 from protocol.evidence.model import Evidence
 
-#: Of an envelope, what certificates that were made before it was there do not state; nothing else rests on it.
-_LATER = {"power_curve"}
+#: What certificates that were made before it was there do not state, of an envelope and of the whole; nothing else
+#: rests on it.
+_LATER, _LATER_OF_ALL = {"power_curve"}, {"gauges"}
 
 
 def verify(folder: Path) -> list[str]:
@@ -39,6 +40,8 @@ def verify(folder: Path) -> list[str]:
         return [*found, str(error)]
     except (OSError, KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
         return [*found, f"{CERTIFICATE} or {RAW}: cannot be judged ({type(error).__name__}: {error})"]
+    for name in _LATER_OF_ALL - stated.keys():
+        recomputed.pop(name, None)
     for was, now in zip(stated["claims"], recomputed["claims"], strict=False):
         for name in _LATER - was["envelope"].keys():
             now["envelope"].pop(name)

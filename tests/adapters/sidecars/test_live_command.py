@@ -31,10 +31,12 @@ from protocol.campaign import live
 from protocol.certificate.verify import verify
 from protocol.cli.main import build
 from protocol.errors import BadInput
+from protocol.evidence import store
 from protocol.evidence.model import Evidence
 from protocol.evidence.order import BALANCED
 from protocol.evidence.partial import Partial
 from protocol.files import canonical_json, sha256
+from protocol.replay.telemetry import gauge_lag
 
 REGIME = """
 [regime]
@@ -117,6 +119,9 @@ def test_a_session_is_written_verified_and_compared(words: list[str], server: Fa
     assert all(r["served"] == r["requests"] for r in replays)
     assert replays[1]["merges"] == replays[3]["merges"] >= 1 and replays[0]["merges"] == 0
     assert all(r["scrapes"] >= 3 and r["scrapes_failed"] == 0 for r in replays)
+    found = gauge_lag([r.scrapes for e in store.read(out / "raw") for r in e.served])
+    assert found is not None and made["gauges"]["looks"] == found.looks > 0 and made["gauges"]["lag_s"] == found.lag_s
+    assert "gauges were blind for" in (out / "report.html").read_text()
     gates = {g["gate"]: g for g in made["claims"][0]["gates"]}
     # On a busy machine an answer may come after the next was due, which no gate takes for a fault of the scheduler.
     assert gates["G0"]["status"] != "failed" and gates["G4"]["status"] == "passed", gates["G0"]
