@@ -156,6 +156,10 @@ class ProcessSource:
         secrets = [Path(os.path.realpath(p)) for p in itertools.chain(*told)]
         # A folder that holds the scheduler itself cannot be hidden from it.
         self._hidden = [p for p in secrets if not target.folder.is_relative_to(p)]
+        begins = None if target.command else target.entry()
+        if begins is not None and any(Path(os.path.realpath(begins)).is_relative_to(p) for p in self._hidden):
+            found = "its own file among those that no scheduler may see: an output, a trace, a registration or a key"
+            raise BadInput(self.name, found, "another path for one of the two")
         self.offer = None if target.command else kinds.offer(target)
         self.host: Connection | None = None
         self._preload = target.sources()[1]

@@ -379,3 +379,10 @@ def test_shared_cases(shared_cases: Path, tmp_path: Path, name: str, expected: s
     assert expected in str(caught.value)
     if name == "sched_prints_and_exits.py":
         assert "hello from my scheduler\n" in log.read_text() and "deciding\n" in log.read_text()
+
+
+def test_a_scheduler_that_is_also_an_output_is_named(tmp_path: Path) -> None:
+    """Not taken for one that reads what it may not."""
+    (tmp_path / "mine.py").write_text("def decide(obs):\n    return True\n")
+    with pytest.raises(BadInput, match="mine.py: found its own file among those that no scheduler may see"):
+        open_scheduler(str(tmp_path / "mine.py"), hidden=[tmp_path / "mine.py"])
