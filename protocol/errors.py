@@ -19,10 +19,15 @@ class BadInput(ProtocolError):
 
     def __init__(self, where: str, found: str, expected: str) -> None:
         self.where, self.found, self.expected = where, found, expected
-        super().__init__(f"{where}: found {found}; expected {expected}")
+        super().__init__(f"{_short(where)}: found {_short(found)}; expected {expected}")
 
     def __reduce__(self) -> tuple[type[BadInput], tuple[str, str, str]]:
         return type(self), (self.where, self.found, self.expected)
+
+
+def _short(text: str) -> str:
+    """The text, without its middle where it is longer than anybody reads."""
+    return text if len(text) <= 400 else f"{text[:190]} ... {text[-190:]}"
 
 
 class InfeasibleCorridor(BadInput):

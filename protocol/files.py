@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -72,6 +73,26 @@ _EXPECTED = {
     errno.ENAMETOOLONG: "a shorter name",
     errno.ELOOP: "a path without a circle of links",
 }
+
+
+def refuse_irregular(path: Path, most_bytes: int = 64 << 30) -> None:
+    """A pipe never ends, a device has no end.  Raises BadInput on what is no regular file, or is larger."""
+    try:
+        about = path.stat()
+    except OSError:  # whoever reads it will say
+        return
+    if stat.S_ISDIR(about.st_mode):
+        raise BadInput(str(path), "a folder", "a file")
+    if not stat.S_ISREG(about.st_mode):
+        raise BadInput(str(path), "a device, pipe or socket", "a regular file")
+    if about.st_size > most_bytes:
+        raise BadInput(str(path), f"{about.st_size:,} bytes", f"at most {most_bytes:,}")
+
+
+def read_bytes(path: Path, most_bytes: int = _CERTIFICATE_BYTES) -> bytes:
+    """What a regular file holds.  Raises BadInput on another kind or a larger one, OSError as ever."""
+    refuse_irregular(path, most_bytes)
+    return path.read_bytes()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -26,6 +26,8 @@ _ENDS = ("coordinator_stop", "coordinator_end")
 _WATCHED_AT, _WATCHED_S = "_timestamp", "watcher/last_update_weights_time"
 #: Columns of a table of merges, and fields of its lines as JSON.
 _COLUMNS = ("start_s", "duration_s", "end_s", "fragment", "committed", "bytes")
+#: Seconds: nanoseconds since 1970 up to the year 2255 fit 64 bits.
+_MOST_S = 9e9
 _YES_NO = {"true": True, "false": False, "1": True, "0": False}
 
 
@@ -92,16 +94,21 @@ def _json_records(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]
             value, at = decoder.raw_decode(text, at)
         except json.JSONDecodeError as error:
             raise BadInput(where, f"text that is not JSON ({error.msg})", "a JSON object") from None
+        except (RecursionError, ValueError) as error:
+            what = "too deeply nested" if isinstance(error, RecursionError) else "with a number of thousands of digits"
+            raise BadInput(where, f"JSON {what}", "a JSON object of a few fields") from None
         if not isinstance(value, dict):
             raise BadInput(where, f"a JSON {type(value).__name__}", "a JSON object")
         yield where, value
 
 
-def _number(where: str, field: str, value: object, least: float | None = None) -> float:
+def _number(where: str, field: str, value: object, least: float | None = None, most: float = _MOST_S) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise BadInput(f"{where}, {field}", f"{value!r}", "a finite number")
     if least is not None and value < least:
         raise BadInput(f"{where}, {field}", f"{value!r}", f"at least {least:g}")
+    if abs(value) > most:
+        raise BadInput(f"{where}, {field}", f"{value!r:.40}", f"at most {most:g} in size")
     return value
 
 
@@ -120,7 +127,7 @@ def _read_coordinator(path: Path, records: list[tuple[str, dict[str, Any]]]) -> 
     def at(where: str, record: dict[str, Any]) -> int:
         if field not in record:
             raise BadInput(where, f"no {field}", "elapsed_sec in every event, or ts_ms in every event")
-        return round(_number(where, field, record[field]) * unit)
+        return round(_number(where, field, record[field], most=_MOST_S * NS_PER_S / unit) * unit)
 
     starts = [(w, r) for w, r in wanted if r["event"] == "coordinator_start"]
     if len(starts) > 1:

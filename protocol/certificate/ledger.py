@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from protocol import files
 from protocol.certificate.model import Certificate, Head, RegimePart, plain
 from protocol.files import canonical_json, write_text
 
@@ -91,6 +92,7 @@ def end(entry: Entry, certificate: Certificate, folder: Path) -> None:
 
 def _append(path: Path, values: Mapping[str, Any]) -> None:
     line = json.dumps(values, sort_keys=True) + "\n"
+    files.refuse_irregular(path)
     with path.open("a", encoding="utf-8") as file:
         file.write(line)
 
@@ -112,8 +114,8 @@ def entries(path: Path) -> list[Entry]:
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError):
+        text = files.read_bytes(path).decode()
+    except (OSError, ValueError):
         return
     for line in text.splitlines():
         try:

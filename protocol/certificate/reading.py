@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from protocol import files
 from protocol.certificate.model import SCHEMA, SCHEMA_VERSION, Certificate
 from protocol.errors import BadInput
 
@@ -19,8 +20,10 @@ VERSION_1 = {("diloco-protocol/certificate", 1), ("diloco-protocol/live-certific
 def read_json(folder: Path) -> dict[str, Any]:
     """The certificate's values as they lie there, of any known version.  Raises BadInput on anything else."""
     path = folder / CERTIFICATE
+    for name in files.names_in(folder):
+        files.refuse_irregular(folder / name)
     try:
-        found = json.loads(path.read_bytes().decode(), parse_constant=_no_constant)
+        found = json.loads(files.read_bytes(path).decode(), parse_constant=_no_constant)
     except FileNotFoundError:
         raise BadInput(str(path), "no such file", "the certificate (or the calibration) of a finished run") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -47,7 +50,13 @@ def parsed(values: dict[str, Any], where: str) -> Certificate:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"])) or "the whole"
-        raise BadInput(f"{where}, {field}", f"{first['input']!r:.60}", first["msg"]) from None
+        found = first["input"]
+        shown = (
+            f"a {'list' if isinstance(found, list) else 'table'}"
+            if isinstance(found, dict | list)
+            else f"{found!r:.60}"
+        )
+        raise BadInput(f"{where}, {field}", shown, first["msg"].removeprefix("Input should be ")) from None
 
 
 def _no_constant(text: str) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from protocol.errors import BadInput
+from protocol.files import read_bytes
 
 _BITS = 48
 
@@ -54,8 +55,8 @@ def digest_in(registration: Path | None) -> str | None:
     if registration is None:
         return None
     try:
-        return str(json.loads(registration.read_text("utf-8"))["digest"])
+        return str(json.loads(read_bytes(registration))["digest"])
     except OSError as error:
         raise BadInput(str(registration), error.strerror or "an error", "a preregistration") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise BadInput(str(registration), "something else", "a preregistration written by --preregister") from None

@@ -112,7 +112,7 @@ def _key(path: Path, private: bool) -> Any:
         raise _missing() from None
     kind = "private" if private else "public"
     try:
-        data = path.read_bytes()
+        data = files.read_bytes(path, 1 << 20)
         loaded: Any = load_pem_private_key(data, password=None) if private else load_pem_public_key(data)
     except OSError as error:
         raise BadInput(str(path), error.strerror or "an error", f"a PEM file with an Ed25519 {kind} key") from None

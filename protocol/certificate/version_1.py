@@ -43,6 +43,12 @@ def differences(folder: Path, stated: dict[str, Any]) -> Iterator[str]:
     A seed that is compared no more, for a reason that the new verdict states, is held to what else was stated.
     """
     _, evidence, now = rejudged(folder)
+    asked = json.loads((folder / RAW / store.ASKED).read_text("utf-8"))
+    yield from (f"{key}: not as {RAW}/{store.ASKED} has it" for key in asked.keys() - {"regimes"}
+                if stated.get(key) != asked[key])  # fmt: skip
+    for was, then in zip(asked["regimes"], stated["regimes"], strict=True):
+        if any(then.get(key) != value for key, value in was.items()):
+            yield f"regime {was['name']}: not as {RAW}/{store.ASKED} has it"
     yield from contradictions(evidence)
     for mine, then in zip(now.claims, stated["claims"], strict=True):
         where, e, old = f"{mine.regime}, {mine.slo}", mine.envelope.model_dump(mode="json"), then["envelope"]

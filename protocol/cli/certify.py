@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -148,7 +149,7 @@ class Asked:
 
     def opener(self, log: Path | None) -> partial[Contender]:
         hidden = (*outputs(self.folder), *(self.worlds.trace or ()), *self.unseen)
-        text, unseen = "" if log is None else str(log.resolve()), tuple(str(p.resolve()) for p in hidden)
+        text, unseen = "" if log is None else os.path.realpath(log), tuple(map(os.path.realpath, hidden))
         return partial(contender_opener, self.scheduler, text, unseen, self.environment)
 
     def chosen(self, root_seed: int, n_seeds: int | None) -> Chosen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from functools import partial
@@ -79,7 +80,9 @@ def verify_command(
     if not today:
         if pages is not None:
             raise BadInput("--pages", "a certificate of version 1", "--rejudge NEW, which draws them")
-        _old(folder, stated, found, most, rejudge)
+        if rerun is not None:
+            raise BadInput("--rerun", "a certificate of version 1", "--rejudge NEW first, and then that one")
+        _old(folder, stated, found, most, rejudge, every_price)
         return
     certificate = read_certificate(folder)
     again = _Again(certificate, folder, rerun or "", regime or [], trace or [], jobs, learner)
@@ -128,15 +131,25 @@ def _unsigned(folder: Path, key: Path | None) -> Iterator[str]:
         yield f"who made it: {'its signature was not checked, for want of --key' if there else 'it is not signed'}"
 
 
-def _old(folder: Path, stated: dict[str, Any], found: list[str], most: int, rejudge: Path | None) -> None:
-    """A certificate of version 1: its budgets, violations and gains, and what today's rules make of them."""
+def _old(
+    folder: Path, stated: dict[str, Any], found: list[str], most: int, rejudge: Path | None, every_price: bool
+) -> None:
+    """A certificate of version 1: its rows made again, and what today's rules make of them.
+
+    A PASS that today's rules do not give differs: nobody can recompute the rules of then.
+    """
     _say(found, most)
-    _tell(f"verified: version 1, {stated['verdict']}: digests, budgets, violations and gains recomputed")
-    _tell("not shown: that its rows follow from root, regime and decisions: those of version 1 are not made again")
     head, evidence, now = version_1.rejudged(folder)
+    _say(list(contradicting(now, folder, lambda regime: None, every_price)), most)
+    _tell(f"rows of version 1: digests, budgets, violations and gains recomputed from {folder / RAW}")
+    for line in unproven(now, folder, lambda regime: None, every_price, rerun=False):
+        _tell(f"not shown: {line}")
+    _tell("not shown: verdict, tier and sentence that it states, by rules of then; what follows are those of today")
     _tell(f"under the rules of version {now.schema_version}: {now.verdict}. {now.sentence}")
     if rejudge is not None:
         _rejudge(folder, rejudge, head, evidence, now)
+    elif stated["verdict"] == "PASS" != now.verdict:
+        _say([f"verdict: stated PASS, under the rules of version {now.schema_version} {now.verdict}"], most)
 
 
 def _rejudge(folder: Path, new: Path, head: Head, evidence: list[Evidence], now: Certificate) -> None:
@@ -215,7 +228,7 @@ class _Again:
         """What differs between the stored raw files and those of a fresh run with the same settings."""
         asked = self.certificate.settings
         worlds = [self._world(regime) for regime in self.certificate.head().regimes]
-        hidden = tuple(str(p.resolve()) for p in (*outputs(self.folder), *self.traces))
+        hidden = tuple(map(os.path.realpath, (*outputs(self.folder), *self.traces)))
         hidden += self._came_later(hidden)
         with tempfile.TemporaryDirectory() as temporary:
             log = str(Path(temporary) / "scheduler.log")

@@ -14,11 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 from judging import command
 from server_runs import check_of
+from typer.testing import CliRunner
 
 from protocol import files
 from protocol.certificate import version_1
+from protocol.certificate.model import plain
 from protocol.certificate.reading import CERTIFICATE, RAW, read_certificate, read_json
 from protocol.certificate.verify import verify
+from protocol.cli.main import build
 from protocol.errors import BadInput
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "version_1"
@@ -57,6 +60,61 @@ def test_the_old_live_session_was_passed_by_counting_requests_as_independent() -
     old, new = stated["claims"][0]["envelope"], now.claims[0].envelope
     assert new.gain_pp == pytest.approx(old["gain_pp"], rel=1e-9) and new.n_seeds == old["n_seeds"]
     assert [r.merges for r in new.per_seed] == [r["merges"] for r in old["per_seed"]]
+
+
+def said(*words: object) -> tuple[int, str]:
+    """The command in this process: its exit code, and what it printed."""
+    found = CliRunner().invoke(build(), ["verify", *map(str, words)])
+    if isinstance(found.exception, BadInput):
+        return 2, str(found.exception)
+    return found.exit_code, " ".join(found.output.split())
+
+
+def test_the_command_says_what_stands_today() -> None:
+    """A PASS that today's rules do not give is no verified PASS; the sentence is today's."""
+    code, words = said(GOLDEN / "simulated")
+    assert code == 0 and "under the rules of version 2: PASS." in words and "not shown: verdict, tier and sen" in words
+    code, words = said(GOLDEN / "live")
+    assert code == 1 and "differs: verdict: stated PASS, under the rules of version 2 INCONCLUSIVE" in words
+    code, words = said(GOLDEN / "simulated", "--rerun", "fixed-h")
+    assert code == 2 and "--rejudge NEW first" in words
+
+
+def recomputed(folder: Path) -> None:
+    """All that a forger recomputes who says that a folder is of version 1."""
+    certificate = json.loads((folder / CERTIFICATE).read_text())
+    now = plain(version_1.rejudged(folder)[2])
+    certificate |= {key: now[key] for key in ("claims", "tier", "verdict", "sentence")}
+    certificate["files"] = {name: files.sha256(folder / RAW / name) for name in certificate["files"]}
+    certificate["schema_version"] = 1
+    files.write_text(folder / CERTIFICATE, files.canonical_json(certificate))
+
+
+@pytest.mark.parametrize("copy", ["simulated"], indirect=True)
+def test_dearer_controls_are_found_with_every_number_made_anew(copy: Path) -> None:
+    arms = pq.read_table(copy / RAW / "placements.parquet")["arm"].to_pylist()
+
+    def dearer(rows: list[Any]) -> list[Any]:
+        return [[c + 50 for c in row] if arm == "uniform" else row for row, arm in zip(rows, arms, strict=True)]
+
+    edit(copy / RAW / "placements.parquet", "violations", dearer)
+    recomputed(copy)
+    code, words = said(copy)
+    assert code == 1 and "uniform, placement" in words and "counted" in words
+    code, words = said(copy, "--rejudge", copy.with_name("new"))
+    assert code == 1 and not copy.with_name("new").exists()
+
+
+@pytest.mark.parametrize("copy", ["simulated"], indirect=True)
+def test_another_name_or_verdict_is_found(copy: Path) -> None:
+    stated = json.loads((copy / CERTIFICATE).read_text())
+    other = {**stated, "contender": {**stated["contender"], "name": "forged"}}
+    files.write_text(copy / CERTIFICATE, files.canonical_json(other))
+    code, words = said(copy)
+    assert code == 1 and "contender: not as raw/asked.json has it" in words
+    other = {**stated, "regimes": [{**r, "horizon_s": 1.0} for r in stated["regimes"]]}
+    files.write_text(copy / CERTIFICATE, files.canonical_json(other))
+    assert said(copy)[0] == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from strategies import setting
 
 from adapters.schedulers import RecordedSource, open_scheduler, read_merge_log
 from adapters.schedulers.log_fit import fit_of
+from adapters.schedulers.log_formats import read_log
 from adapters.schedulers.merge_logs import LogReading
 from adapters.schedulers.recorded import spec_of
 from protocol.errors import BadInput, SchedulerError
@@ -403,3 +405,17 @@ def test_fragments_of_a_log_are_the_regime_s(shared_cases: Path) -> None:
     two = Regime.load("ordinary").replace(merge=Practice(fragments=2))
     with pytest.raises(BadInput, match="found 4 fragments of merge_log_torchft_4_fragments.jsonl; expected 2"):
         fit_of(log, False).applied(two, True)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("huge.csv", "start_s\n1e308\n2e308\n", "line 2, start_s: found 1e+308; expected at most 9e+09"),
+        ("deep.jsonl", "[" * 100_000, "line 1: found JSON too deeply nested"),
+        ("digits.jsonl", '{"start_s": ' + "9" * 5000 + "}", "line 1: found JSON with a number of thousands of digits"),
+    ],
+)
+def test_numbers_and_nesting_beyond_all_sense(tmp_path: Path, name: str, text: str, words: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(BadInput, match=re.escape(words)):
+        read_log(tmp_path / name)
