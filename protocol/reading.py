@@ -129,9 +129,15 @@ def _whole(value: Any) -> Any:
     return value
 
 
+#: That of a file and what stands before it fits.
+_LONGEST_NAME = 300
+
+
 def _name(text: str) -> str:
     if not text or text != text.strip() or not text.isprintable():
         raise refuse("", shown(text), "a name in printable characters, without blanks around it")
+    if len(text) > _LONGEST_NAME:
+        raise refuse("", f"{len(text)} characters", f"a name of at most {_LONGEST_NAME}")
     return text
 
 

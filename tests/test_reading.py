@@ -110,6 +110,7 @@ def test_an_integer_may_stand_for_a_float_and_nothing_else_for_anything() -> Non
         ('free = {"a\\nb" = true}', "w.toml, free.'a\\nb': found True; expected a number"),
         ("shares = {c = true}", "w.toml, shares.c: found True; expected a number"),
         ("name = ' x'", "w.toml, name: found ' x'; expected a name in printable characters, without blanks around it"),
+        (f"name = '{'x' * 301}'", "w.toml, name: found 301 characters; expected a name of at most 300"),
         ('name = "x\\ny"', "w.toml, name: found 'x\\ny'; expected a name"),
         ("name = 1979-05-27", "w.toml, name: found datetime.date(1979, 5, 27); expected a text"),
         ("on = 1", "w.toml, on: found 1; expected true or false"),

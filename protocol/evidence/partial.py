@@ -120,14 +120,15 @@ class Partial:
 
     def keep(self, e: Evidence) -> None:
         """Store one seed; it appears whole or not at all."""
-        self._store(f"seed-{e.regime}-{e.seed}", lambda folder: store.write([e], folder))
+        # A regime's name may be any, also one too long for a file's.
+        named = hashlib.sha256(e.regime.encode()).hexdigest()[:12]
+        self._store(f"seed-{named}-{e.seed}", lambda folder: store.write([e], folder))
 
     def keep_replay(self, r: Replay) -> None:
         """Store one replay; it appears whole or not at all."""
         self._store(f"replay-{r.seed}-{r.arm}-{r.draw}-{r.attempt}", lambda folder: store.write_replays([r], folder))
 
     def _store(self, name: str, write: Callable[[Path], object]) -> None:
-        name = name.replace("/", "_")
         temporary, final = self.folder / f".{name}", self.folder / name
         shutil.rmtree(temporary, ignore_errors=True)
         write(temporary)

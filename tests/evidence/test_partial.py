@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -142,7 +143,7 @@ def test_a_broken_seed_is_run_again(tmp_path: Path, name: str, damage: str) -> N
     partial = Partial(tmp_path, ASKED)
     for e in ran()[:2]:
         partial.keep(e)
-    path = tmp_path / ".partial" / "seed-toy-1" / name
+    path = next((tmp_path / ".partial").glob("seed-*-1")) / name
     whole = path.read_bytes()
     if damage == "gone":
         path.unlink()
@@ -158,10 +159,18 @@ def test_a_broken_seed_is_run_again(tmp_path: Path, name: str, damage: str) -> N
     assert len(again.finished()) == 2
 
 
+def test_names_that_no_file_can_have_are_kept_apart(tmp_path: Path) -> None:
+    partial, names = Partial(tmp_path, ASKED), ("a/b", "a_b", "x" * 299)
+    for name in names:
+        partial.keep(replace(ran()[0], regime=name))
+    assert {regime for regime, _ in Partial(tmp_path, ASKED).finished()} == {*names}
+
+
 def test_half_written_seeds_are_ignored(tmp_path: Path) -> None:
     partial = Partial(tmp_path, ASKED)
     partial.keep(ran()[0])
-    half = tmp_path / ".partial" / ".seed-toy-1"
+    (kept,) = (tmp_path / ".partial").glob("seed-*-0")
+    half = tmp_path / ".partial" / f".{kept.name[:-1]}1"
     half.mkdir()
     (half / "seeds.parquet").write_bytes(b"PAR1")
     assert list(Partial(tmp_path, ASKED).finished()) == [("toy", 0)]
