@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from reports import format as fmt
 from reports import reading
+from reports.fitted import fitted, indented
 
 _STYLES = {"passed": "green", "failed": "red", "undecidable": "yellow"}
 
 
 def print_certificate(certificate: Mapping[str, Any], console: Console) -> None:
-    """Print a summary that fits 80 columns.  Names are shown as plain text, whatever markup they hold."""
+    """Print a summary that fits 80 columns, with more where there are more.
+
+    Names are shown as plain text, whatever markup they hold.
+    """
     tier = certificate["tier"]
     verdict = Text.assemble(
         _verdict(certificate["verdict"]),
@@ -24,7 +27,7 @@ def print_certificate(certificate: Mapping[str, Any], console: Console) -> None:
         ", upper bound" if tier["upper_bound"] else "",
     )
     console.print(verdict)
-    console.print(Text(fmt.clean(certificate["sentence"])))
+    console.print(indented(certificate["sentence"], console.width, 0), soft_wrap=True)
     console.print()
     _claims(certificate, console)
     # Below tier 3 the effect transfer decides how far a claim reaches, not whether there is one.
@@ -43,9 +46,7 @@ def print_certificate(certificate: Mapping[str, Any], console: Console) -> None:
 
 
 def _item(console: Console, line: str) -> None:
-    row = Table.grid(padding=(0, 1))
-    row.add_row(" -", Text(fmt.clean(line)))
-    console.print(row)
+    console.print(fitted(("", ""), [(" -", line)], console.width), soft_wrap=True)
 
 
 def _verdict(word: str) -> Text:
@@ -55,20 +56,31 @@ def _verdict(word: str) -> Text:
 
 #: Widths of the columns of a claim's numbers; with the spaces between them they fill 79 columns.
 _WIDTHS = (14, 8, 16, 11, 16, 9)
+#: What a wider terminal shows as well: heading, width, and how a claim's envelope gives it.
+_WIDE: tuple[tuple[str, int, Callable[[Mapping[str, Any]], str]], ...] = (
+    ("captured", 9, lambda e: fmt.fraction(e["gain_captured"])),
+    ("saved/10 min", 13, lambda e: fmt.fixed(e["requests_saved_per_sidecar_per_10_min"], 1)),
+    ("detectable", 11, lambda e: fmt.fixed(e["detectable_gain_pp"])),
+)
 
 
 def _claims(certificate: Mapping[str, Any], console: Console) -> None:
     """Two lines a claim: which one it is, and its numbers; names have a line of their own, so that none is broken."""
+    room, more = console.width - sum(_WIDTHS) - len(_WIDTHS) + 1, _WIDE
+    while more and sum(width + 1 for _, width, _ in more) > room:
+        more = more[:-1]
+    widths = (*_WIDTHS, *(width for _, width, _ in more))
     interval = f"{fmt.level(certificate)} interval"
-    console.print(_row(Text("verdict"), "gain, pp", interval, "by load, pp", interval, "Holm p"))
-    console.print(Text("─" * (sum(_WIDTHS) + len(_WIDTHS) - 1)))
+    heads = ("gain, pp", interval, "by load, pp", interval, "Holm p", *(name for name, *_ in more))
+    console.print(_row(widths, Text("verdict"), *heads), soft_wrap=True)
+    console.print(Text("─" * (sum(widths) + len(widths) - 1)), soft_wrap=True)
     for claim in certificate["claims"]:
         e = claim["envelope"]
-        name = f"{fmt.shortened(claim['regime'], 60)}, {fmt.shortened(claim['slo'], 40)}"
         decided = f"; decided by the {fmt.clean(e['decided_by'])}" if e["decided_by"] else ""
-        console.print(Text(name + decided))
+        console.print(indented(_name(claim, console.width - 1) + decided, console.width, 0), soft_wrap=True)
         gains = [(fmt.fixed(e[f"{of}gain_pp"], sign=True), fmt.interval(e[f"{of}interval_pp"])) for of in ("", "load_")]
-        console.print(_row(_verdict(claim["verdict"]), *gains[0], *gains[1], fmt.p_value(e["p_holm"])))
+        numbers = (*gains[0], *gains[1], fmt.p_value(e["p_holm"]), *(show(e) for _, _, show in more))
+        console.print(_row(widths, _verdict(claim["verdict"]), *numbers), soft_wrap=True)
         if e.get("predicted"):
             alone = [
                 fmt.fixed(e["predicted"]["plain_gain_pp"], sign=True),
@@ -82,10 +94,19 @@ def _claims(certificate: Mapping[str, Any], console: Console) -> None:
     console.print()
 
 
-def _row(first: Text, *numbers: str) -> Text:
+def _name(claim: Mapping[str, Any], width: int) -> str:
+    """Regime and SLO on one line, each shortened in its middle where both are too long for that."""
+    regime, slo = fmt.clean(claim["regime"]), fmt.clean(claim["slo"])
+    if len(regime) + len(slo) + 2 > width:
+        slo = fmt.shortened(slo, max(width // 2 - 2, width - 2 - len(regime)))
+        regime = fmt.shortened(regime, width - 2 - len(slo))
+    return f"{regime}, {slo}"
+
+
+def _row(widths: Sequence[int], first: Text, *numbers: str) -> Text:
     """The first column to the left, the numbers to the right."""
     row = first.copy()
-    row.pad_right(_WIDTHS[0] - row.cell_len)
-    for width, number in zip(_WIDTHS[1:], numbers, strict=True):
+    row.pad_right(widths[0] - row.cell_len)
+    for width, number in zip(widths[1:], numbers, strict=True):
         row.append(f" {number:>{width}}", "not bold")
     return row

@@ -24,6 +24,9 @@ from protocol.replay.replay import POLICY, UNIFORM
 from protocol.stats.sequential import joint_test
 
 Key = tuple[str, int]
+#: Steps of a campaign: the scheduler's runs of a seed with its matched draws, further draws, and every seed's schedule
+#: on every trace.
+REPLAYED, DRAWN, EXCHANGED = "seeds replayed", "further draws", "schedules exchanged"
 
 
 def run(
@@ -32,39 +35,46 @@ def run(
     jobs: int,
     finished: Mapping[Key, Evidence] | None = None,
     keep: Callable[[Evidence], None] = lambda evidence: None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[str, int, int], None] = lambda step, done, total: None,
 ) -> list[Evidence]:
     """Evidence of every seed, in the order of the settings.
 
     finished : seeds that need not be run again.  keep : called with each new seed's evidence as it comes.
+    progress : called with the step (of `steps`), how many of its seeds are done, and of how many.
     Raises SchedulerError or BadInput of the first seed that cannot be run.
     """
     task = partial(joblib.delayed(_in_worker), os.getpid())
     done = dict(finished or {})
     wanted = [(setting, seed) for setting in settings for seed in range(setting.n_seeds + setting.further)]
     missing = [(setting, seed) for setting, seed in wanted if (setting.name, seed) not in done]
-    progress(len(wanted) - len(missing), 2 * len(wanted))
+    progress(REPLAYED, len(wanted) - len(missing), len(wanted))
     with joblib.Parallel(n_jobs=min(jobs, max(1, len(missing))), return_as="generator") as parallel:
         fresh = parallel(task(run_seed, plan, setting, seed) for setting, seed in missing)
         for evidence in fresh:
             done[evidence.regime, evidence.seed] = evidence
             keep(evidence)
-            progress(len(done), 2 * len(wanted))
+            progress(REPLAYED, len(done), len(wanted))
         for number in range(1, len(plan.batches)):
             still = [s for s in settings if not _lost([done[s.name, seed] for seed in range(s.n_seeds)], plan)]
             more = [(s, seed, done[s.name, seed].placed.get(POLICY)) for s in still for seed in range(s.n_seeds)]
             drawn = parallel(task(draw_more, plan, s, seed, p, number) for s, seed, p in more)
-            for (setting, seed, _), extra in zip(more, drawn, strict=True):
+            for count, ((setting, seed, _), extra) in enumerate(zip(more, drawn, strict=True), start=1):
                 e = done[setting.name, seed]
                 if extra is not None:
                     done[setting.name, seed] = e.with_placed(UNIFORM, e.placed[UNIFORM].joined(extra))
+                progress(DRAWN, (number - 1) * len(wanted) + count, (len(plan.batches) - 1) * len(wanted))
         tasks = list(_crossings(settings, done))
         crossed = parallel(task(cross, plan, setting, seed, made) for setting, seed, made in tasks)
         for count, ((setting, seed, _), placements) in enumerate(zip(tasks, crossed, strict=True), start=1):
             done[setting.name, seed] = done[setting.name, seed].with_placed(CROSSED, placements)
-            progress(len(done) + count, 2 * len(wanted))
+            progress(EXCHANGED, count, len(wanted))
     close_contenders()
     return [done[setting.name, seed] for setting, seed in wanted]
+
+
+def steps(plan: Plan) -> tuple[str, ...]:
+    """The steps of a campaign, in their order."""
+    return (REPLAYED, *((DRAWN,) if len(plan.batches) > 1 else ()), EXCHANGED)
 
 
 def dismiss_workers() -> None:

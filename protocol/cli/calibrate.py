@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from adapters.merge_loads.runner import MergeLoad
 from adapters.sidecars import calibrating, identity
@@ -27,6 +27,7 @@ from protocol.files import CERTIFICATE, canonical_json, write_text
 from protocol.gates.result import GateResult, Status
 from protocol.gates.transfer import TITLE, calibrated_checks
 from protocol.reading import read
+from reports.fitted import fitted
 
 
 def register(app: typer.Typer) -> None:
@@ -147,12 +148,10 @@ def calibrate(
 def _show(found: Calibration) -> Status:
     """What was fitted, and the verdict of G1, which is returned."""
     gate = GateResult("G1", TITLE, tuple(calibrated_checks(found.stated(), 0.05)))
-    table = Table(title=f"G1 {gate.title}: {gate.status}", title_justify="left", box=None, pad_edge=False)
-    for column in ("check", "status", "reason"):
-        table.add_column(column)
-    for check in gate.checks:
-        table.add_row(check.name, check.status, check.reason)
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    console.print(Text(f"G1 {gate.title}: {gate.status}", "italic"))
+    rows = [(check.name, check.status, check.reason) for check in gate.checks]
+    console.print(fitted(("check", "status", "reason"), rows, console.width), soft_wrap=True)
     for key, (low, high) in found.intervals.items():
         typer.echo(f"{key}: {getattr(found.model, key):.5g} ({low:.5g} to {high:.5g})")
     return gate.status

@@ -20,7 +20,7 @@ from protocol.campaign import real as replaying
 from protocol.campaign.again import same_seed
 from protocol.campaign.arms import run_seed
 from protocol.campaign.plan import Contender, Plan, Setting
-from protocol.campaign.run import Key, dismiss_workers, run
+from protocol.campaign.run import Key, dismiss_workers, run, steps
 from protocol.certificate.model import Head, versions
 from protocol.certificate.root import Root
 from protocol.cli import learning, options, real
@@ -260,18 +260,17 @@ class Asked:
             self._check_kept(plan, chosen, finished)
         if server is not None:
             real.announce(server, chosen[0][0], plan.draws, head.settings.alpha, notes)
-        with progress_bar(notes, "replaying seeds") as tell:
-            found = run(
-                plan, chosen[0], self.jobs, finished, kept.keep, lambda done, total: tell(completed=done, total=total)
-            )
+        training = () if trainer is None else (learning.TRAINED,)
+        with progress_bar(notes, *steps(plan), *training) as bar:
+
+            def tell(step: str, done: int, total: int) -> None:
+                bar(step=step, completed=done, total=total)
+
+            found = run(plan, chosen[0], self.jobs, finished, kept.keep, tell)
             if trainer is not None:
-                tell(description="training", completed=0)
-                found = learning.train(
-                    trainer, head, found, self.jobs, lambda done, total: tell(completed=done, total=total)
-                )
+                found = learning.train(trainer, head, found, self.jobs, tell)
             if self.jobs > 1:
                 dismiss_workers()
-            tell(description="judging")
         if server is None:
             return found
         return real.replay_all(server, head, chosen[0][0], found, kept, notes)

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from adapters.cores import AUTO, Cores, asked, available, named, taken
 from adapters.schedulers.opening import confinement_here
@@ -23,6 +23,7 @@ from adapters.sidecars.real import client_priority
 from adapters.sidecars.simulated import shipped_calibrations
 from protocol.certificate.model import TIERS, versions
 from protocol.cli import options
+from reports import fitted
 
 
 def register(app: typer.Typer) -> None:
@@ -42,12 +43,9 @@ def doctor(
         return
     console = Console(highlight=False)
     for title, rows in (("found", found), ("missing for each tier", needs)):
-        table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
-        table.add_column(style="bold", no_wrap=True)
-        table.add_column()
-        for name, value in rows.items():
-            table.add_row(name, value if isinstance(value, str) else "-" if value is None else str(value))
-        console.print(table)
+        said = [(name, "none" if value is None else str(value)) for name, value in rows.items()]
+        console.print(Text(title, style="italic"))
+        console.print(fitted.facts(said, console.width), soft_wrap=True)
         console.print()
     if sidecar and not found["server"]:
         console.print(f"no server at {sidecar}: its /health does not answer with 200", soft_wrap=True)

@@ -18,6 +18,7 @@ from protocol.certificate.model import Certificate, Head, plain
 from protocol.certificate.reading import CERTIFICATE
 from protocol.cli.groups import Output, Trust
 from protocol.cli.pages import REPORT, write_folder
+from protocol.cli.progress import progress_bar
 from protocol.cli.settings import told
 from protocol.errors import Interrupted
 from protocol.evidence import store
@@ -117,8 +118,9 @@ def _kept(head: Head, folder: Path) -> Partial:
 
 def _run(head: Head, request: Request, kept: Partial, notes: Console) -> Certificate:
     evidence = request.collect(kept, notes)
-    certificate = write_folder(
-        request.folder, assess(head, evidence), head, partial(store.write, evidence), evidence, request.calibrations
-    )
+    with progress_bar(notes, "judging and drawing", counted=False):
+        certificate = write_folder(
+            request.folder, assess(head, evidence), head, partial(store.write, evidence), evidence, request.calibrations
+        )
     kept.remove()
     return certificate

@@ -124,9 +124,13 @@ def training(n: int, margin: float, factor: int) -> Training:
     return Training(corpus, described, str(torch.__version__))
 
 
+#: The step's name.
+TRAINED = "runs trained"
+
+
 def train(
     asked: Training, head: Head, found: Sequence[Evidence], jobs: int,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[str, int, int], None] = lambda step, done, total: None,
 ) -> list[Evidence]:  # fmt: skip
     """The seeds with their training runs, the first of each regime: both arms of equal parameters and batches."""
     tasks = list(_tasks(asked, head, found))
@@ -137,7 +141,7 @@ def train(
         made = []
         for run in runs:
             made.append(run)
-            progress(len(made), len(tasks))
+            progress(TRAINED, len(made), len(tasks))
     finally:
         os.environ.pop("OMP_NUM_THREADS") if threads is None else os.environ.update(OMP_NUM_THREADS=threads)
     return attached_training(found, made)

@@ -6,11 +6,12 @@ import json
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from protocol import registry
 from protocol.cli import options
 from protocol.regimes.regime import Regime
+from reports import fitted
 
 
 def register(app: typer.Typer) -> None:
@@ -31,10 +32,6 @@ def list_command(json_: options.Json = False) -> None:
     for group, rows in found.items():
         if not rows:
             continue
-        table = Table(title=group.replace("_", " "), title_justify="left", show_header=False, box=None, pad_edge=False)
-        table.add_column(no_wrap=True, style="bold")
-        table.add_column(style="dim")
-        for row in rows:
-            table.add_row(row["name"], row["from"])
-        console.print(table)
+        console.print(Text(group.replace("_", " "), style="italic"))
+        console.print(fitted.facts([(row["name"], row["from"]) for row in rows], console.width), soft_wrap=True)
         console.print()

@@ -202,7 +202,7 @@ class Asked:
             return self.session.until_decided and all(c.verdict == "PASS" for c in assess(head, blocks).claims)
 
         try:
-            with progress_bar(notes, "live") as tell:
+            with progress_bar(notes, "replays of the session") as tell:
                 tell(total=plan.n_blocks * len(BALANCED))
                 return live.run(
                     plan, server, source, finished, kept.keep,

@@ -9,7 +9,6 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 
 from adapters.schedulers.log_formats import Log, read_log
 from adapters.schedulers.merge_logs import RecordedSchedule
@@ -20,6 +19,7 @@ from protocol.errors import BadInput
 from protocol.files import canonical_json, clean
 from protocol.merging.schedule import Schedule
 from protocol.workload.trace import NS_PER_S
+from reports import fitted
 
 #: Of a line of the timeline, in a terminal of 80 columns; and most lines.
 WIDTH, LINES = 64, 24
@@ -47,11 +47,9 @@ def inspect(
         typer.echo(canonical_json({**facts, "report": list(recorded.report)}), nl=False)
         return
     console = Console(highlight=False)
-    table = Table.grid(padding=(0, 2))
-    for name, value in facts.items():
-        table.add_row(name.replace("_", " "), _said(value))
+    said = [(name.replace("_", " "), _said(value)) for name, value in facts.items()]
     console.print(clean(str(file)), markup=False, soft_wrap=True)
-    console.print(table)
+    console.print(fitted.facts(said, console.width), soft_wrap=True)
     for line in timeline(recorded.schedule, recorded.fragments):
         console.print(line, markup=False, soft_wrap=True)
     for note in recorded.report:

@@ -13,7 +13,7 @@ import numpy as np
 import typer
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 from scipy import stats
 
 from protocol import files, seeds
@@ -22,6 +22,7 @@ from protocol.errors import BadInput
 from protocol.stats import power as pw
 from protocol.stats.gains import MIN_DRAWS, MIN_EFFECT_PP, MIN_SEEDS
 from reports import figures
+from reports.fitted import fitted
 
 #: Designs above this many seeds are not searched.
 MOST_SEEDS = 200
@@ -95,7 +96,7 @@ def power(
     if json_:
         typer.echo(json.dumps(result, indent=2, sort_keys=True))
         return
-    console.print(_table(result, wanted))
+    console.print(_table(result, wanted, console.width), soft_wrap=True)
     console.print(
         f"Seeds for {100 * target:g} % power at {gain:g} pp, minimum effect {min_effect:g} pp and level {level:g}; "
         f"[dim]simulated, {reps} certificates each, at least {MIN_SEEDS} seeds. A seed costs draws + 2 replays.[/]",
@@ -181,20 +182,17 @@ def _row(
     }  # fmt: skip
 
 
-def _table(result: dict[str, Any], wanted: Sequence[int]) -> Table:
-    table = Table(title="Seeds needed", title_justify="left")
-    for name in ("spread", "policy sd", "draw sd", "family"):
-        table.add_column(name, justify="right" if "sd" in name else "left", overflow="fold")
-    for m in wanted:
-        table.add_column(f"{m} draws", justify="right")
-    rows = result["designs"]
-    for begin in range(0, len(rows), len(wanted)):
-        first, group = rows[begin], rows[begin : begin + len(wanted)]
+def _table(result: dict[str, Any], wanted: Sequence[int], width: int) -> Text:
+    """Seeds needed, a row a spread and family, a column a number of draws."""
+    heads = ("spread", "policy sd", "draw sd", "family", *(f"{m} draws" for m in wanted))
+    designs, rows = result["designs"], []
+    for begin in range(0, len(designs), len(wanted)):
+        first, group = designs[begin], designs[begin : begin + len(wanted)]
         cells = [f"{r['seeds']}" if r["seeds"] else f"above {MOST_SEEDS}" for r in group]
-        table.add_row(
-            first["spread"], f"{first['policy_sd_pp']:.2f}", f"{first['draw_sd_pp']:.2f}", first["family"], *cells
-        )
-    return table
+        spreads = (f"{first[f'{of}_sd_pp']:.2f}" for of in ("policy", "draw"))
+        rows.append((first["spread"], *spreads, first["family"], *cells))
+    right = [i for i in range(1, len(heads)) if heads[i] != "family"]
+    return Text("Seeds needed\n", "italic").append(fitted(heads, rows, width, names=(0,), right=right))
 
 
 def _draw(

@@ -11,26 +11,40 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
 
 #: Seconds between two lines where there is no terminal.
 EVERY_S = 10.0
 
 
 @contextmanager
-def progress_bar(notes: Console, what: str, counted: bool = True) -> Iterator[Callable[..., Any]]:
-    """A bar; call what is yielded with advance=, completed=, total= and description=.
+def progress_bar(notes: Console, *steps: str, counted: bool = True) -> Iterator[Callable[..., Any]]:
+    """A bar; call what is yielded with advance=, completed=, total= and description=, and step= of several.
 
+    steps : what is done, in its order; each is named with how many there are.
     counted : say how many of how many are done, not only the share.
     """
+
+    def named(step: str) -> str:
+        return f"{step} (step {steps.index(step) + 1} of {len(steps)})" if len(steps) > 1 else step
+
+    def described(changes: dict[str, Any]) -> dict[str, Any]:
+        step = changes.pop("step", None)
+        return changes if step is None else {**changes, "description": named(step)}
+
     if not notes.is_terminal:
-        with _lines(notes, Phase(what, counted)) as tell:
-            yield tell
+        with _lines(notes, Phase(named(steps[0]), counted)) as tell:
+            yield lambda **changes: tell(**described(changes))
         return
     count = (MofNCompleteColumn(),) if counted else ()
-    columns = (TextColumn("{task.description}"), BarColumn(), *count, TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=notes, transient=True) as bar:
-        task = bar.add_task(what)
-        yield lambda **changes: bar.update(task, **changes)
+    # Within 80 columns; what has no total yet, moves.
+    columns = (
+        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+        BarColumn(16), *count, TimeElapsedColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=notes, transient=True, expand=True) as bar:
+        task = bar.add_task(named(steps[0]), total=None)
+        yield lambda **changes: bar.update(task, **described(changes))
 
 
 class Phase:

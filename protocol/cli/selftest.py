@@ -18,16 +18,17 @@ import pyarrow as pa
 import pyarrow.csv
 import typer
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.text import Text
 
 from adapters.traces.worlds import GeneratedWorlds
 from protocol import files
+from protocol.cli.progress import progress_bar
 from protocol.cli.settings import setting_of
 from protocol.errors import BadInput
 from protocol.regimes.regime import Regime
 from protocol.selftest import pools, sessions, synthetic
 from protocol.selftest.counts import BARS, Row
+from reports.fitted import fitted
 
 SYNTHETIC, SIMULATED = "synthetic", "simulated"
 KEPT = "selftest.jsonl"
@@ -94,10 +95,10 @@ def selftest_command(
         out.mkdir(parents=True, exist_ok=True)
     whole = f"{_command(quick, WORLDS, nulls, seed)}, version {version('diloco-protocol')}"
     kept = None if out is None else Kept(out / KEPT, whole)
-    rows, cpu_s = _run(_tasks(chosen, size, seed), jobs, kept)
+    rows, cpu_s = _run(_tasks(chosen, size, seed), _how_many(chosen, size, seed), jobs, kept)
     missed = [line for row in rows if (line := row.missed()) is not None]
     for name, told in itertools.groupby(rows, key=lambda row: row.world):
-        console.print(_terminal(name, list(told)))
+        console.print(_terminal(name, list(told), console.width), soft_wrap=True)
     if out is not None:
         with files.atomic(out / "selftest.csv") as temporary:
             pyarrow.csv.write_csv(pa.Table.from_pylist([row.to_json() for row in rows]), temporary)
@@ -134,6 +135,13 @@ def _tasks(chosen: tuple[str, ...], size: Size, seed: int) -> Iterator[tuple[str
         yield "tier 3 sessions", lambda: list(sessions.replayed_rows(seed, size.null, size.power))
 
 
+def _how_many(chosen: tuple[str, ...], size: Size, seed: int) -> int:
+    """Families that `_tasks` yields, without making a pool."""
+    made = synthetic.cells(seed, size.null, size.power, size.detect, size.reps, size.draws, size.many)
+    of = {SYNTHETIC: sum(1 for _ in made), SIMULATED: len(pools.PLAYERS) + len(pools.CLOCKS)}
+    return sum(of.get(name, 1) for name in chosen)
+
+
 def _played(pool: pools.Pool, player: pools.Player, size: Size) -> Task:
     def run() -> Sequence[Row]:
         return pools.Played.on(pool, player).rows(size.null, size.seeds, size.many, size.resamples)
@@ -154,31 +162,30 @@ def _pools(size: Size, seed: int) -> Iterator[tuple[pools.Pool, Sequence[pools.P
         yield pools.Pool.of(name, setting_of(regime, worlds, None), worlds, size.worlds, seed), players
 
 
-def _run(tasks: Iterator[tuple[str, Task]], jobs: int, kept: Kept | None) -> tuple[list[Row], float]:
-    """The rows of every family and the CPU seconds that they took.
+def _run(tasks: Iterator[tuple[str, Task]], total: int, jobs: int, kept: Kept | None) -> tuple[list[Row], float]:
+    """The rows of every family, of which there are `total`, and the CPU seconds that they took.
 
     Each family is kept as soon as it is done, and not made again by the same command: a run of an hour may be stopped.
     """
-    bar = Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=Console(stderr=True),
-        transient=True,
-    )  # fmt: skip
     done = kept.read() if kept is not None else {}
     order: list[str] = []
 
     def left() -> Iterator[Any]:
         for label, task in tasks:
             order.append(label)
-            if label not in done:
+            if label in done:
+                tell(advance=1)
+            else:
                 yield joblib.delayed(_timed)(label, task)
 
-    with bar, joblib.Parallel(n_jobs=jobs, return_as="generator") as parallel:
-        shown = bar.add_task("starting")
+    bar = progress_bar(Console(stderr=True), "families counted")
+    with bar as tell, joblib.Parallel(n_jobs=jobs, return_as="generator") as parallel:
+        tell(total=total)
         for part in parallel(left()):
             done[part.label] = part
             if kept is not None:
                 kept.add(part)
-            bar.update(shown, description=f"done: {part.label}")
+            tell(advance=1)
     return [row for label in order for row in done[label].rows], sum(done[label].cpu_s for label in order)
 
 
@@ -242,13 +249,9 @@ def _pivot(rows: Sequence[Row]) -> tuple[list[str], list[tuple[Row, list[Row | N
     return whats, [(next(iter(line.values())), [line.get(what) for what in whats]) for line in lines.values()]
 
 
-def _terminal(world: str, rows: Sequence[Row]) -> Table:
+def _terminal(world: str, rows: Sequence[Row], width: int) -> Text:
     """What is held to a bar, one line each; everything that was counted is in the files."""
-    table = Table(
-        title=f"{world}: how often, %, with exact 95 % limits", title_justify="left", box=None, pad_edge=False
-    )
-    for column in ("family", "what", "n", "%", "limits", "holds"):
-        table.add_column(column, justify="left" if column in ("family", "what") else "right", overflow="fold")
+    shown = []
     for row in rows:
         if row.bar is not None:
             low, high = row.interval
@@ -257,8 +260,10 @@ def _terminal(world: str, rows: Sequence[Row]) -> Table:
                 f"{100 * low:.1f}-{100 * high:.1f}",
                 "yes" if row.missed() is None else "NO",
             )
-            table.add_row(f"{row.family}, {row.design}", row.what, str(row.n), *cells)
-    return table
+            shown.append((f"{row.family}, {row.design}", row.what, str(row.n), *cells))
+    heads = ("family", "what", "n", "%", "limits", "holds")
+    title = Text(f"{world}: how often, %, with exact 95 % limits\n", "italic")
+    return title.append(fitted(heads, shown, width, right=(2, 3, 4, 5)))
 
 
 def _markdown(rows: Sequence[Row], missed: Sequence[str], command: str, cpu_s: float) -> str:

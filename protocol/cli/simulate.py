@@ -11,7 +11,7 @@ import numpy as np
 import typer
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from adapters.traces.readers import Reading
 from protocol import files
@@ -21,12 +21,13 @@ from protocol.cli import options
 from protocol.cli.reading import TraceOptions
 from protocol.cli.settings import Overrides, contender_opener, settings_for
 from protocol.errors import BadInput
+from protocol.files import clean
 from protocol.merging.schedule import Schedule
 from protocol.placement.rollout import Rollout
 from protocol.replay.measurements import FULLY, PARTLY, Measurements
 from protocol.workload.slo import Slo
 from protocol.workload.trace import RequestTrace
-from reports import figures
+from reports import figures, fitted
 
 
 def register(app: typer.Typer) -> None:
@@ -53,9 +54,7 @@ def simulate(
         found.figure.savefig(temporary, format=out.suffix[1:])
     missed, missed_idle = found.measured.violates(found.slo), found.idle.violates(found.slo)
     n = len(missed)
-    title = f"{scheduler} in {found.setting.name}, seed {seed_number}"
-    table = Table(title=title, title_justify="left", show_header=False)
-    for name, value in (
+    said = [
         ("merges", f"{len(found.rolled.schedule)}, of which {int(found.rolled.forced.sum())} forced by H_max"),
         ("decisions asked", str(len(found.rolled.decided_ns))),
         ("requests", str(n)),
@@ -63,10 +62,10 @@ def simulate(
         ("the same without merges", f"{int(missed_idle.sum())} ({100 * missed_idle.mean():.2f} %)"),
         ("exposed requests", f"{int(np.isin(found.measured.exposure, (PARTLY, FULLY)).sum())}"),
         ("p95 E2E", f"{np.quantile(found.measured.e2e_ns[found.measured.e2e_ns >= 0], 0.95) / 1e6:.0f} ms"),
-    ):
-        table.add_row(name, value)
+    ]
     console = Console(highlight=False)
-    console.print(table)
+    console.print(Text(clean(f"{scheduler} in {found.setting.name}, seed {seed_number}"), style="italic"))
+    console.print(fitted.facts(said, console.width), soft_wrap=True)
     console.print(f"figure: {out}", soft_wrap=True)
 
 

@@ -27,6 +27,7 @@ from protocol.errors import BadInput
 from protocol.files import sha256
 from protocol.gates.envelope import measure
 from protocol.gates.integrity import integrity_gate
+from reports.format import shortened
 
 #: Most variants of one sweep: beyond this, what is tuned is the luck of the development traces.
 MOST = 1000
@@ -171,10 +172,10 @@ def _variants(values: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
 def _tried(asked: Asked, grid: Grid, notes: Console) -> Iterator[dict[str, Any]]:
     """Every variant with its digest and its mean gain over the claims on the development traces."""
     variants, worlds = list(_variants(grid.values())), grid.worlds(asked.worlds)
-    with progress_bar(notes, "trying variants") as tell:
+    with progress_bar(notes, "variants tried") as tell:
         for number, parameters in enumerate(variants):
             spec = with_parameters(asked.scheduler, parameters)
-            tell(completed=number, total=len(variants), description=f"trying {spec}"[-60:])
+            tell(completed=number, total=len(variants), description=f"trying {shortened(spec, 40)}")
             yield _on_development(replace(asked, scheduler=spec, worlds=worlds), grid.development_seeds)
 
 

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from adapters.traces.inspection import Statistic, remarks, statistics
@@ -17,6 +16,7 @@ from adapters.traces.report import ABSENT, IN_FILE, ReadingReport
 from protocol.cli import options
 from protocol.cli.reading import Columns, DropBadRows, TimeFormat, Tokens
 from protocol.files import canonical_json
+from reports.fitted import fitted
 
 
 def register(app: typer.Typer) -> None:
@@ -58,8 +58,9 @@ def inspect(
         typer.echo(canonical_json(facts), nl=False)
         return
     console = Console(highlight=False)
-    console.print(_reading(report))
-    console.print(_figures(found))
+    console.print(_reading(report, console.width), soft_wrap=True)
+    console.print()
+    console.print(_figures(found, console.width), soft_wrap=True)
     for note in notes:
         console.print(Text(f"note: {note}"), soft_wrap=True)
 
@@ -70,17 +71,15 @@ def formats(json_: options.Json = False) -> None:
     if json_:
         typer.echo(canonical_json({name: reader.description for name, reader in known.items()}), nl=False)
         return
-    table = Table("format", "what it is", box=None)
-    for name, reader in known.items():
-        table.add_row(name, Text(reader.description))
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    rows = [(name, reader.description) for name, reader in known.items()]
+    console.print(fitted(("format", "what it is"), rows, console.width), soft_wrap=True)
 
 
-def _reading(report: ReadingReport) -> Table:
-    table = Table("reading report", "", box=None)
+def _reading(report: ReadingReport, width: int) -> Text:
     resolution = "unknown" if report.resolution_s is None else f"{report.resolution_s:g} s"
     tokens = report.ties and report.tokens != ABSENT
-    for name, value in (
+    rows = [
         ("file", report.path),
         ("format, time unit", f"{report.format}, {report.time_unit}"),
         ("token counts", f"from {report.tokens}" if report.tokens == IN_FILE else report.tokens),
@@ -92,15 +91,14 @@ def _reading(report: ReadingReport) -> Table:
         ("ties", f"{report.ties}, of which {report.identical} equal in tokens too" if tokens else str(report.ties)),
         ("backward steps", str(report.backward_steps)),
         ("failed in the source", str(report.failures)),
-    ):
-        table.add_row(Text(name), Text(value))
-    return table
+    ]
+    return fitted(("reading report", ""), rows, width)
 
 
-def _figures(found: list[Statistic]) -> Table:
-    table = Table("as load", "", "", box=None)
+def _figures(found: list[Statistic], width: int) -> Text:
+    rows = []
     for s in found:
         number = "-" if s.value is None else f"{s.value:.0f}" if s.value == round(s.value) else f"{s.value:.4g}"
         value = number if s.value is None else f"{number} {s.unit}".strip()
-        table.add_row(s.name, value, Text(s.flaw or "", style="yellow"))
-    return table
+        rows.append((s.name, value, Text(s.flaw or "", style="yellow")))
+    return fitted(("as load", "", ""), rows, width)

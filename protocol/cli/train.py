@@ -178,7 +178,7 @@ def _run(work: Sequence[grid.Cell], corpus: Corpus, jobs: int, kept: Path | None
     threads = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
-        with progress_bar(Console(stderr=True), "training") as tell:
+        with progress_bar(Console(stderr=True), "runs trained") as tell:
             tell(total=len(work), completed=len(done))
             parallel = joblib.Parallel(jobs, return_as="generator")
             results = parallel(joblib.delayed(grid.train_cell)(work[k], corpus) for k in order)
@@ -187,7 +187,7 @@ def _run(work: Sequence[grid.Cell], corpus: Corpus, jobs: int, kept: Path | None
                 if kept is not None:
                     kept.mkdir(parents=True, exist_ok=True)
                     files.write_text(kept / f"{names[k]}.json", json.dumps(curve.as_dict()))
-                tell(advance=1, description=work[k].label)
+                tell(advance=1)
     finally:
         os.environ.pop("OMP_NUM_THREADS") if threads is None else os.environ.update(OMP_NUM_THREADS=threads)
     return [done[k] for k in range(len(work))]

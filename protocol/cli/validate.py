@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from adapters.conformance import CHECKS, Finding, check_scheduler
@@ -17,6 +16,7 @@ from adapters.schedulers import open_scheduler
 from protocol.cli import options
 from protocol.cli.groups import Declared
 from protocol.files import clean
+from reports.fitted import fitted
 
 _STYLE = {"error": "bold red", "warning": "yellow"}
 
@@ -55,23 +55,24 @@ def validate(
 
 def _print(scheduler: str, findings: list[Finding], causal: bool) -> None:
     console = Console(highlight=False)
-    table = Table(
-        title=Text(clean(scheduler), style="bold"), title_justify="left", show_header=False, box=None, pad_edge=False
-    )
+    console.print(Text(clean(scheduler), style="bold"))
+    rows: list[tuple[Text | str, ...]] = []
     for name, meaning in CHECKS.items() if causal else ():
         mine = [f for f in findings if f.check == name]
         for finding in mine:
-            table.add_row(Text(finding.level, style=_STYLE[finding.level]), name, Text(clean(finding.message)))
-            table.add_row("", "", Text(finding.advice, style="dim"))
+            rows.append((Text(finding.level, _STYLE[finding.level]), name, finding.message))
+            rows.append(("", "", Text(finding.advice, "dim")))
         if mine and mine[0].level == "error" and name in ("starts", "answers"):
             break
         if not mine and name in ("forgets", "clock") and any(f.check == "repeats" for f in findings):
-            table.add_row(Text("-", style="dim"), name, Text("not checked: it does not repeat", style="dim"))
+            rows.append((Text("-", "dim"), name, Text("not checked: it does not repeat", "dim")))
         elif not mine:
-            table.add_row(Text("ok", style="green"), name, Text(meaning, style="dim"))
+            rows.append((Text("ok", "green"), name, Text(meaning, "dim")))
     for finding in () if causal else findings:
-        table.add_row(Text(finding.level, style=_STYLE[finding.level]), Text(clean(finding.message)))
-        table.add_row("", Text(finding.advice, style="dim"))
-    console.print(table)
+        rows.append((Text(finding.level, _STYLE[finding.level]), "", finding.message))
+        rows.append(("", "", Text(finding.advice, "dim")))
+    console.print(fitted(("", "", ""), rows, console.width), soft_wrap=True)
     if not findings:
-        console.print("nothing stands in the way: protocol certify", Text(clean(scheduler)), style="green")
+        console.print(
+            "nothing stands in the way: protocol certify", Text(clean(scheduler)), style="green", soft_wrap=True
+        )

@@ -19,7 +19,7 @@ from protocol import files
 from protocol.calibration import store as calibration
 from protocol.calibration.check import check
 from protocol.campaign.plan import Plan, Setting
-from protocol.campaign.run import run
+from protocol.campaign.run import run, steps
 from protocol.certificate import signature, version_1
 from protocol.certificate.model import Certificate, Head, RegimePart, plain, versions
 from protocol.certificate.preregistration import fixed_part
@@ -249,10 +249,15 @@ class _Again:
                 {k: fixed_part(h)[k] for k in ("contender", "settings")} for h in (self.certificate.head(), head)
             )
             found = [f"asked: {line}" for line in differences(before, after)]
-            with progress_bar(Console(stderr=True), "running everything again", counted=False):
-                fresh = run(plan, [setting for setting, _ in worlds], self.jobs)
+            training = () if trainer is None else (learning.TRAINED,)
+            with progress_bar(Console(stderr=True), *steps(plan), *training) as bar:
+
+                def tell(step: str, done: int, total: int) -> None:
+                    bar(step=step, completed=done, total=total)
+
+                fresh = run(plan, [setting for setting, _ in worlds], self.jobs, progress=tell)
                 if trainer is not None:
-                    fresh = learning.train(trainer, head, fresh, self.jobs)
+                    fresh = learning.train(trainer, head, fresh, self.jobs, tell)
             again = Path(temporary) / RAW
             for name in store.write(fresh, again):
                 if files.sha256(again / name) != files.sha256(self.folder / RAW / name):

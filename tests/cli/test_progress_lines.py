@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import io
+import re
 import time
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
+from rich.text import Text
+from strategies import FunctionSource, plan_of, quiet
 
+from protocol.campaign.run import steps
 from protocol.cli import progress
 from protocol.cli.progress import Phase, progress_bar
+
+PLAN = replace(plan_of(FunctionSource(quiet)), draws=200, sequential=True)
 
 
 class Clock:
@@ -57,12 +64,23 @@ def test_a_share_where_numbers_say_nothing() -> None:
 def test_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "EVERY_S", 0.02)
     said = io.StringIO()
-    with progress_bar(Console(file=said, width=40), "replaying [seeds] of a name that is long") as tell:
-        tell(completed=3, total=9)
+    with progress_bar(Console(file=said, width=40), "seeds", "replaying [seeds] of a name that is long") as tell:
+        tell(step="replaying [seeds] of a name that is long", completed=3, total=9)
         until_s = time.monotonic() + 5
         while "3 of 9" not in said.getvalue() and time.monotonic() < until_s:
             time.sleep(0.01)
     lines = said.getvalue().splitlines()
-    assert lines and lines[-1].startswith("replaying [seeds] of a name that is long, 3 of 9, ")
+    assert lines and lines[-1].startswith("replaying [seeds] of a name that is long (step 2 of 2), 3 of 9, ")
     time.sleep(0.1)
     assert said.getvalue().splitlines() == lines  # and nothing after the end
+
+
+def test_a_bar_fits_eighty_columns() -> None:
+    said = io.StringIO()
+    with progress_bar(Console(file=said, width=80, force_terminal=True), *steps(PLAN), "training") as tell:
+        for step in steps(PLAN):
+            tell(step=step, completed=37, total=100)
+            time.sleep(0.15)
+    lines = [Text.from_ansi(line).plain for line in re.split(r"[\r\n]", said.getvalue())]
+    assert max(map(len, lines)) <= 80
+    assert any(f"{steps(PLAN)[-1]} (step 3 of 4)" in line and "37/100" in line for line in lines)

@@ -31,10 +31,10 @@ def test_fits_eighty_columns_and_names_every_claim(slos: tuple[str, ...]) -> Non
 
 
 def test_no_word_is_broken_at_eighty_columns() -> None:
-    """What two hundred columns show on one line, eighty show in the same words."""
+    """What a wider one shows on one line, eighty show in the same words."""
     certificate, _ = build(REGIMES, ("e2e<=1s", "ttft<=200ms,itl<=50ms"), seeds=2, draws=3)
     wide = io.StringIO()
-    print_certificate(certificate, Console(file=wide, width=200, highlight=False))
+    print_certificate(certificate, Console(file=wide, width=86, highlight=False))
     assert _shown(certificate).split() == wide.getvalue().split()
 
 
@@ -66,3 +66,21 @@ def test_names_are_no_markup_and_no_escapes() -> None:
 
 def test_highest_tier_asks_for_nothing_more() -> None:
     assert "needs" not in _shown(build(tier=4, seeds=2, draws=3)[0])
+
+
+def test_a_wide_terminal_shows_more() -> None:
+    certificate, _ = build(seeds=2, draws=3)
+    wide, e = io.StringIO(), certificate["claims"][0]["envelope"]
+    print_certificate(certificate, Console(file=wide, width=120, highlight=False))
+    assert "captured" not in _shown(certificate)
+    head, row = (line for line in wide.getvalue().splitlines() if line.startswith(("verdict", "✓ PASS   ")))
+    assert head.split()[-4:] == ["captured", "saved/10", "min", "detectable"] and len(head) == len(row)
+    saved = fmt.fixed(e["requests_saved_per_sidecar_per_10_min"], 1)
+    assert row.split()[-3:] == [fmt.fraction(e["gain_captured"]).split()[1], saved, fmt.fixed(e["detectable_gain_pp"])]
+
+
+def test_long_names_are_shortened_in_their_middle() -> None:
+    name = "a-regime-of-" + "x" * 90 + "-its-end"
+    shown = _shown(build((name,), ("ttft<=200ms,itl<=50ms",), seeds=1, draws=3)[0])
+    line = next(line for line in shown.splitlines() if line.startswith("a-regime-of-") and "…" in line)
+    assert "-its-end, ttft<=200ms,itl<=50ms" in line and len(line) <= 80

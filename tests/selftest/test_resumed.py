@@ -30,14 +30,14 @@ def test_families_that_are_done_are_not_made_again(tmp_path: Path) -> None:
 
     kept = Kept(tmp_path / "kept.jsonl", "protocol selftest --seed 1")
     with pytest.raises(KeyboardInterrupt):
-        _run(iter([task("a"), task("b", stops=True)]), 1, kept)
+        _run(iter([task("a"), task("b", stops=True)]), 2, 1, kept)
     with (tmp_path / "kept.jsonl").open("a") as file:
         file.write('\n{"command": "protocol selftest --seed 1", "label": "b", "ro')
-    rows, cpu_s = _run(iter([task("a"), task("b"), task("c")]), 1, kept)
+    rows, cpu_s = _run(iter([task("a"), task("b"), task("c")]), 3, 1, kept)
     assert made == ["a", "b", "c"] and rows == [row("a"), row("b"), row("c")] and cpu_s >= 0
     assert set(kept.read()) == {"a", "b", "c"}
     other = Kept(tmp_path / "kept.jsonl", "protocol selftest --seed 2")
-    assert not other.read() and _run(iter([task("a")]), 1, other)[0] == [row("a")] and made[-1] == "a"
+    assert not other.read() and _run(iter([task("a")]), 1, 1, other)[0] == [row("a")] and made[-1] == "a"
 
 
 def test_no_two_families_have_one_name() -> None:
