@@ -1,7 +1,7 @@
-"""Figures of stored results: SVG and PDF, the same bytes for the same results.
+"""Figures of stored results, SVG and PDF, the same bytes for the same results, as wide as a paper's column or page.
 
-Colours are those of Okabe and Ito, told apart also by marker and shade.  Text is drawn as paths, so a figure
-looks the same everywhere; what the bundled font cannot draw becomes U+XXXX.
+Colours are those of Okabe and Ito, told apart also by marker and shade.  PDF embeds its fonts, SVG draws text as paths,
+so a figure looks the same everywhere; what the bundled font cannot draw becomes U+XXXX.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, fontManager, get_font
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
@@ -40,8 +43,18 @@ STYLE = Path(__file__).parent / "protocol.mplstyle"
 FONTS = tuple(Path(__file__).parent / "vendor" / f"ProtocolSans{weight}.ttf" for weight in ("", "-Bold"))
 for _file in FONTS:
     fontManager.addfont(_file)
-#: Widths in inches of a column and of a page of a two-column paper.
-COLUMN_IN, PAGE_IN = 3.35, 7.0
+Width = Literal["column", "page"]
+#: Inches: the least that a column and a page of the usual two-column classes have room for (article, letter paper).
+INCHES: dict[Width, float] = {"column": 3.17, "page": 6.5}
+#: Panels of a set of subfigures: beside each other, and in all.
+_ABREAST: dict[Width, int] = {"column": 1, "page": 3}
+_MOST_PANELS: dict[Width, int] = {"column": 5, "page": 12}
+#: Labels below an axis of seeds, and the name of what is counted above it.
+_LABELS: dict[Width, int] = {"column": 14, "page": 40}
+_EXCESS: dict[Width, str] = {
+    "column": "sync-excess violations (pp)",
+    "page": "sync-excess violations (pp), lower is better",
+}
 #: Above this many points a scatter is stored as an image inside the figure.
 _MOST_POINTS = 20_000
 _VERDICT_LOOK = {"PASS": ("o", POLICY_COLOUR), "FAIL": ("X", INK), "INCONCLUSIVE": ("D", PAPER)}
@@ -52,25 +65,34 @@ _GAINS = {
 }
 
 
-def write_figures(certificate: Mapping[str, Any], evidence: Sequence[Evidence], folder: Path) -> dict[str, Path]:
+def write_figures(
+    certificate: Mapping[str, Any], evidence: Sequence[Evidence], folder: Path, width: Width = "page"
+) -> dict[str, Path]:
     """Write every figure as NAME.svg and NAME.pdf; returns the SVG of each name.
 
     Names: `gain-overview`, and `envelope-NN-REGIME` for every claim with seeds that are compared: it shows those;
-    with a single draw a seed it shows pairs.
+    with a single draw a seed it shows pairs.  `envelopes` has those of several claims as subfigures, a long set goes on
+    in `envelopes-2`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     drawn: dict[str, Figure] = {}
+    shown: list[Shown] = []
     with styled():
         if any(known_gain(claim) for claim in certificate["claims"]):
-            drawn[fmt.OVERVIEW] = gain_overview(certificate)
+            drawn[fmt.OVERVIEW] = gain_overview(certificate, width)
         for index, column, claim in with_columns(certificate["claims"]):
             envelope = claim["envelope"]
             compared = {row["seed"] for row in envelope["per_seed"]}
             mine = [e for e in evidence if e.regime == claim["regime"] and e.seed in compared]
             if envelope["per_seed"] and envelope["n_draws"] == 1:
-                drawn[fmt.figure_name(index, claim)] = paired_blocks(claim)
+                drawn[fmt.figure_name(index, claim)] = paired_blocks(claim, width)
             elif any(len(excess_pp(e, UNIFORM, column, claim["slo"])) for e in mine):
-                drawn[fmt.figure_name(index, claim)] = envelope_figure(claim, mine, column)
+                shown.append((claim, mine, column))
+                drawn[fmt.figure_name(index, claim)] = envelope_figure(claim, mine, column, width)
+        most = _MOST_PANELS[width]
+        for first in range(0, len(shown) if len(shown) > 1 else 0, most):
+            name = f"envelopes-{first // most + 1}" if first else "envelopes"
+            drawn[name] = envelope_set(shown[first : first + most], width, first)
     return {name: save(figure, folder / name) for name, figure in drawn.items()}
 
 
@@ -104,38 +126,89 @@ def known_gain(claim: Mapping[str, Any]) -> bool:
 # Envelope --------------------------------------------------------------------------------------------------------
 
 
-def envelope_figure(claim: Mapping[str, Any], evidence: Sequence[Evidence], column: int) -> Figure:
-    """Per seed: the matched draws as nested bands, the policy's point, the additive optimum.
+#: A claim, the evidence of its seeds, and which SLO of the regime it is about: the second axis of
+#: `Placements.violations`.
+Shown = tuple[Mapping[str, Any], Sequence[Evidence], int]
 
-    column : which SLO of the regime the claim is about, the second axis of `Placements.violations`.
-    """
-    figure = Figure(figsize=(PAGE_IN, 3.3), layout="constrained")
+
+def envelope_figure(
+    claim: Mapping[str, Any], evidence: Sequence[Evidence], column: int, width: Width = "page"
+) -> Figure:
+    """Per seed: the matched draws as nested bands, the policy's point, the additive optimum.  column : see `Shown`."""
+    figure = Figure(figsize=(INCHES[width], 3.3 if width == "page" else 2.9), layout="constrained")
     axes = figure.subplots()
-    for place, e in enumerate(evidence):
-        draws = excess_pp(e, UNIFORM, column, claim["slo"])
-        if len(draws):
-            _bands(axes, place, draws)
+    _envelope(axes, (claim, evidence, column), 6.5 if width == "page" else 4.5, _LABELS[width])
+    axes.set_xlabel("seed (each with its own trace)")
+    axes.set_ylabel(_EXCESS[width])
+    axes.set_title(titled(claim["regime"], claim["slo"], width))
+    _legend(figure, 5 if width == "page" else 2)
+    return figure
+
+
+def envelope_set(shown: Sequence[Shown], width: Width = "page", first: int = 0) -> Figure:
+    """The envelopes of several claims as subfigures (a), (b), ...; first : of the set, which began elsewhere."""
+    abreast = min(_ABREAST[width], len(shown))
+    deep = -(-len(shown) // abreast)
+    figure = Figure(figsize=(INCHES[width], 0.75 + deep * (1.75 if width == "page" else 1.6)), layout="constrained")
+    grid = figure.subplots(deep, abreast, squeeze=False)
+    for k, (axes, one) in enumerate(zip(grid.flat, shown, strict=False)):
+        _envelope(axes, one, 3.4, 10 if width == "page" else _LABELS[width])
+        name, slo = label(one[0]["regime"], 26), label(one[0]["slo"], 30)
+        axes.set_title(f"{lettered(first + k)} {name}\n{slo}", fontsize=7.5)
+        axes.tick_params(labelsize=7)
+        if k + abreast >= len(shown):
+            axes.set_xlabel("seed", fontsize=8)
+    for axes in grid.flat[len(shown) :]:
+        axes.set_axis_off()
+    figure.supylabel(_EXCESS["page" if deep > 1 else "column"], fontsize=8)
+    _legend(figure, 5 if width == "page" else 2)
+    return figure
+
+
+def lettered(place: int) -> str:
+    """`(a)` of the first subfigure, `(aa)` of the 27th."""
+    letters = ""
+    while place >= 0:
+        letters = chr(ord("a") + place % 26) + letters
+        place = place // 26 - 1
+    return f"({letters})"
+
+
+def titled(regime: object, slo: object, width: Width) -> str:
+    """A title that the width has room for."""
+    if width == "page":
+        return f"{label(regime, 44)}, {label(slo, 36)}"
+    return f"{label(regime, 40)}\n{label(slo, 40)}"
+
+
+def _envelope(axes: Axes, shown: Shown, size: float, labels: int) -> None:
+    """Bands, points and axis of one envelope.  size : of the policy's point.  labels : at most, below."""
+    claim, evidence, column = shown
+    _bands(axes, [excess_pp(e, UNIFORM, column, claim["slo"]) for e in evidence])
     x = np.arange(len(evidence))
     best = [_first(excess_pp(e, OPTIMUM, column, claim["slo"]), column) for e in evidence]
     policy = [_first(excess_pp(e, POLICY, column, claim["slo"])) for e in evidence]
-    axes.plot(x, best, "_", color=OPTIMUM_COLOUR, markersize=11, markeredgewidth=2.2, zorder=4)
-    axes.plot(x, policy, "o", color=POLICY_COLOUR, markeredgecolor=PAPER, markersize=6.5, zorder=5)
+    axes.plot(x, best, "_", color=OPTIMUM_COLOUR, markersize=1.7 * size, markeredgewidth=0.34 * size, zorder=4)
+    axes.plot(x, policy, "o", color=POLICY_COLOUR, markeredgecolor=PAPER, markersize=size, zorder=5,
+              markeredgewidth=min(1.0, 0.15 * size))  # fmt: skip
     axes.axhline(0, color=INK, linewidth=0.9)
-    step = 1 + len(evidence) // 50
+    step = 1 + (len(evidence) - 1) // labels
     axes.set_xticks(x[::step], [str(e.seed) for e in evidence][::step])
     spare = max(0, 8 - len(evidence)) / 2  # so that one seed is no wall
     axes.set_xlim(-0.7 - spare, len(evidence) - 0.3 + spare)
     axes.tick_params(axis="x", length=0)
-    axes.set_xlabel("seed (each with its own trace)")
-    axes.set_ylabel("sync-excess violations (pp), lower is better")
-    axes.set_title(f"{label(claim['regime'], 44)}, {label(claim['slo'], 36)}")
+
+
+def _legend(figure: Figure, ncols: int) -> None:
+    def mark(name: str, **look: Any) -> Line2D:
+        return Line2D([], [], linestyle="none", label=name, **look)
+
     handles = [
-        axes.plot([], [], "o", color=POLICY_COLOUR, markersize=6.5, label="scheduler")[0],
-        *(axes.bar([0], [0], width=0, color=DRAWS, alpha=alpha, label=label) for label, alpha, _ in _BANDS),
-        axes.plot([], [], "_", color=OPTIMUM_COLOUR, markersize=11, markeredgewidth=2.2, label="offline optimum")[0],
+        mark("scheduler", marker="o", color=POLICY_COLOUR, markersize=6.5),
+        *(Patch(color=DRAWS, alpha=alpha, linewidth=0, label=label) for label, alpha, _ in _BANDS),
+        mark("offline optimum", marker="_", color=OPTIMUM_COLOUR, markersize=11, markeredgewidth=2.2),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=5, columnspacing=1.2, handletextpad=0.5)
-    return figure
+    figure.legend(handles=handles, loc="outside lower center", ncols=ncols, columnspacing=1.2, handletextpad=0.5)
 
 
 #: Label, opacity and quantiles of the nested bands.
@@ -146,11 +219,16 @@ _BANDS = (
 )
 
 
-def _bands(axes: Axes, x: int, draws: NDArray[np.float64]) -> None:
+def _bands(axes: Axes, draws: Sequence[NDArray[np.float64]]) -> None:
+    """One collection a band: a patch for every seed would take seconds to lay out."""
+    seen = [(x - 0.31, x + 0.31, values) for x, values in enumerate(draws) if len(values)]
     for _, alpha, (low, high) in reversed(_BANDS):
-        bottom, top = np.quantile(draws, [low, high])
-        axes.bar(x, top - bottom, 0.62, bottom, color=DRAWS, alpha=alpha, linewidth=0, zorder=2)
-    axes.hlines(np.median(draws), x - 0.31, x + 0.31, color=DRAWS, linewidth=1.4, zorder=3)
+        ends = [(a, b, *np.quantile(values, [low, high])) for a, b, values in seen]
+        boxes = [[(a, bottom), (b, bottom), (b, top), (a, top)] for a, b, bottom, top in ends]
+        axes.add_collection(PolyCollection(boxes, facecolor=DRAWS, alpha=alpha, linewidth=0, zorder=2))
+    axes.autoscale_view()
+    medians = [float(np.median(values)) for _, _, values in seen]
+    axes.hlines(medians, [a for a, *_ in seen], [b for _, b, _ in seen], color=DRAWS, linewidth=1.4, zorder=3)
 
 
 def _first(values: NDArray[np.float64], at: int = 0) -> float:
@@ -160,10 +238,10 @@ def _first(values: NDArray[np.float64], at: int = 0) -> float:
 # Pairs: a policy and a single draw a seed -------------------------------------------------------------------------
 
 
-def paired_blocks(claim: Mapping[str, Any]) -> Figure:
+def paired_blocks(claim: Mapping[str, Any], width: Width = "page") -> Figure:
     """Per block: the scheduler's sync-excess violations and its control's, joined by a line."""
     rows = claim["envelope"]["per_seed"]
-    figure = Figure(figsize=(PAGE_IN, 3.0), layout="constrained")
+    figure = Figure(figsize=(INCHES[width], 3.0), layout="constrained")
     axes = figure.subplots()
     x = np.arange(len(rows))
     policy, control = ([row[key] for row in rows] for key in ("policy", "draw_mean"))
@@ -171,12 +249,13 @@ def paired_blocks(claim: Mapping[str, Any]) -> Figure:
     axes.plot(x, control, "D", color=DRAWS, markersize=5.5, zorder=3, label="random control")
     axes.plot(x, policy, "o", color=POLICY_COLOUR, markeredgecolor=PAPER, markersize=6.5, zorder=4, label="scheduler")
     axes.axhline(0, color=INK, linewidth=0.9)
-    axes.set_xticks(x, [str(row["seed"]) for row in rows])
+    step = 1 + (len(rows) - 1) // _LABELS[width]
+    axes.set_xticks(x[::step], [str(row["seed"]) for row in rows][::step])
     axes.set_xlim(-0.7, len(rows) - 0.3)
     axes.tick_params(axis="x", length=0)
-    axes.set_xlabel("seed (the same requests, and as many merges, in both arms)")
-    axes.set_ylabel("sync-excess violations (pp)")
-    axes.set_title(f"{label(claim['regime'], 44)}, {label(claim['slo'], 36)}: lower is better")
+    axes.set_xlabel("seed (same requests, as many merges in both arms)")
+    axes.set_ylabel(_EXCESS[width])
+    axes.set_title(titled(claim["regime"], claim["slo"], width))
     figure.legend(loc="outside lower center", ncols=2)
     return figure
 
@@ -184,10 +263,11 @@ def paired_blocks(claim: Mapping[str, Any]) -> Figure:
 # Overview --------------------------------------------------------------------------------------------------------
 
 
-def gain_overview(certificate: Mapping[str, Any]) -> Figure:
+def gain_overview(certificate: Mapping[str, Any], width: Width = "page") -> Figure:
     """A forest plot: both gains of every claim with their intervals, one row a claim; filled where it passed."""
     claims = certificate["claims"]
-    figure = Figure(figsize=(PAGE_IN, 1.3 + 0.42 * len(claims)), layout="constrained")
+    figure = Figure(figsize=(INCHES[width], 1.3 + (0.42 if width == "page" else 0.56) * len(claims)),
+                    layout="constrained")  # fmt: skip
     axes = figure.subplots()
     least = certificate["settings"]["min_effect_pp"]
     axes.axvline(0, color=INK, linewidth=0.9)
@@ -203,17 +283,33 @@ def gain_overview(certificate: Mapping[str, Any]) -> Figure:
             if fmt.known(gain):
                 face = colour if claim["verdict"] == "PASS" else PAPER
                 axes.plot(gain, y + dy, marker, color=colour, markerfacecolor=face, markersize=6, zorder=4)
-        axes.annotate(_row_text(claim), (1.01, y), xycoords=axes.get_yaxis_transform(), va="center", fontsize=7.5)
-    axes.set_yticks(range(len(claims)), [f"{label(c['regime'], 28)}\n{label(c['slo'], 32)}" for c in claims])
-    axes.set_ylim(len(claims) - 0.4, -0.6)
+        _name_row(axes, y, claim, width)
+    if width == "page":
+        axes.set_yticks(range(len(claims)), [f"{label(c['regime'], 28)}\n{label(c['slo'], 32)}" for c in claims])
+    else:
+        axes.set_yticks([])
+    axes.set_ylim(len(claims) - 0.4, -0.6 if width == "page" else -0.9)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x")
-    axes.set_xlabel(f"gain in pp, {fmt.level(certificate)} intervals; filled: the claim passed")
+    axes.set_xlabel(f"gain in pp, {fmt.level(certificate)} intervals; filled: passed")
     handles = [axes.plot([], [], marker, color=colour, label=name, linestyle="none")[0]
                for name, marker, colour, _ in _GAINS.values()]  # fmt: skip
-    figure.legend(handles=handles, loc="outside lower center", ncols=2)
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, columnspacing=1, handletextpad=0,
+                  fontsize=8)  # fmt: skip
     return figure
+
+
+def _name_row(axes: Axes, y: int, claim: Mapping[str, Any], width: Width) -> None:
+    """What a row says beside its marks; in a column its name as well, both above them."""
+    across = axes.get_yaxis_transform()
+    if width == "page":
+        axes.annotate(_row_text(claim), (1.01, y), xycoords=across, va="center", fontsize=7.5)
+        return
+    name = f"{label(claim['regime'], 24)}, {label(claim['slo'], 18)}"
+    plain = {"boxstyle": "square,pad=0.1", "facecolor": PAPER, "edgecolor": "none"}
+    for text, x, side in ((name, 0, "left"), (claim["verdict"], 1, "right")):
+        axes.annotate(text, (x, y - 0.3), xycoords=across, va="bottom", ha=side, fontsize=7.5, bbox=plain)
 
 
 def gain_mark(axes: Axes, y: int, gain: Any, limits: Any, verdict: str) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from protocol.errors import BadInput
 from reports import format as fmt
+from reports.figures import Width
 
 Row = Mapping[str, Any]
-Width = Literal["column", "page"]
 #: The least text width of the classes in pt: a column of article with two, a page of article with one.
 ROOM_PT: dict[Width, float] = {"column": 229.0, "page": 345.0}
 #: Size, pt of a character and of the space at either side of a column.

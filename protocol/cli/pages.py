@@ -59,15 +59,22 @@ def write_pages(
 ) -> None:
     """Report, tables and figures into `folder`; the same certificate, evidence and raw files give the same bytes.
 
-    raw : the raw files, among which the calibrations lie.  asked : what LaTeX tables shall look like, of pages that are
-    drawn for a paper: those have every figure as PDF too, where a run's own have the few that papers show.
+    raw : the raw files, among which the calibrations lie.  asked : what tables and figures shall look like, of pages
+    that are drawn for a paper: those have every figure as PDF too, where a run's own have the few that papers show.
     """
     values = {key: value for key, value in plain(certificate).items() if key != "pages"}
     tables.write_tables(values, folder / TABLES, asked)
     drawn = charts.chart_data(values, evidence, calibrated(certificate, raw))
-    named = figures.write_figures(values, evidence, folder / FIGURES)
-    named |= panels.write_panels(drawn, folder / FIGURES, pdf=asked is not None)
-    svgs = {name: path.read_text("utf-8") for name, path in named.items()}
+
+    def draw(into: Path, width: figures.Width) -> dict[str, str]:
+        named = figures.write_figures(values, evidence, into, width)
+        named |= panels.write_panels(drawn, into, pdf=asked is not None, width=width)
+        return {name: path.read_text("utf-8") for name, path in named.items()}
+
+    svgs = draw(folder / FIGURES, asked.width if asked is not None else "page")
+    if asked is not None and asked.width == "column":
+        with tempfile.TemporaryDirectory() as wide:  # the report is a page, whatever the paper is
+            svgs = draw(Path(wide), "page")
     html.write_report(values, list(evidence), folder / REPORT, svgs, drawn)
 
 

@@ -26,7 +26,7 @@ def report(
         Path | None, typer.Option(help="new folder for the pages (default: those of the run are drawn again)")
     ] = None,
     width: Annotated[
-        str, typer.Option(help="with --out: of the LaTeX tables, `column` of a two-column paper or `page`")
+        str, typer.Option(help="with --out: of LaTeX tables and figures, `column` of a two-column paper or `page`")
     ] = "page",
     columns: Annotated[
         str | None, typer.Option(help=f"with --out: of the claims table, some of {','.join(paper.COLUMNS)}")

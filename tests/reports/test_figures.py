@@ -9,6 +9,8 @@ from xml.etree import ElementTree
 import matplotlib
 import numpy as np
 import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
 from sample_certificate import HOSTILE, N_REQUESTS, build, measurements
 
 from protocol.evidence.model import OPTIMUM
@@ -23,7 +25,7 @@ from reports import figures
 def test_files_of_every_claim(tmp_path: Path) -> None:
     certificate, evidence = build(("a", "b/../c"), seeds=2, draws=9)
     drawn = figures.write_figures(certificate, evidence, tmp_path / "figures")
-    names = ["envelope-01-a", "envelope-02-b-c", "gain-overview"]
+    names = ["envelope-01-a", "envelope-02-b-c", "envelopes", "gain-overview"]
     assert sorted(drawn) == names
     assert sorted(p.name for p in (tmp_path / "figures").iterdir()) == [
         f"{n}.{s}" for n in names for s in ("pdf", "svg")
@@ -77,12 +79,17 @@ def test_the_envelope_draws_the_stored_points_of_its_own_slo() -> None:
 @pytest.mark.parametrize("arm", [UNIFORM, OPTIMUM])
 def test_a_missing_arm_is_left_out(arm: str) -> None:
     certificate, evidence = build(seeds=2, draws=9)
-    full = len(figures.envelope_figure(certificate["claims"][0], evidence, 0).axes[0].patches)
+    full = _boxes(figures.envelope_figure(certificate["claims"][0], evidence, 0))
     without = {key: placed for key, placed in evidence[0].placed.items() if key != arm}
     evidence[0] = replace(evidence[0], placed=without)
-    axes = figures.envelope_figure(certificate["claims"][0], evidence, 0).axes[0]
-    assert len(axes.patches) == full - 3 * (arm == UNIFORM)
-    assert np.isnan(axes.lines[0].get_ydata()[0]) == (arm == OPTIMUM)
+    figure = figures.envelope_figure(certificate["claims"][0], evidence, 0)
+    assert _boxes(figure) == full - 3 * (arm == UNIFORM) and full == 6
+    assert np.isnan(figure.axes[0].lines[0].get_ydata()[0]) == (arm == OPTIMUM)
+
+
+def _boxes(figure: Figure) -> int:
+    """Bands of draws, all seeds together."""
+    return sum(len(c.get_paths()) for c in figure.axes[0].collections if isinstance(c, PolyCollection))
 
 
 def test_nothing_measured_gives_no_figure(tmp_path: Path) -> None:
