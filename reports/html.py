@@ -39,7 +39,10 @@ _SCRIPTS = (
 )  # fmt: skip
 #: What of a certificate the page compares with the one in a folder that is dropped on it, beside the charts' numbers.
 _CHECKED = ("files", "sentence", "verdict")
-_SVG = "{http://www.w3.org/2000/svg}"
+_SVG, _DECLARED = "{http://www.w3.org/2000/svg}", ' xmlns="http://www.w3.org/2000/svg"'
+#: A letter that a figure defines, by font and number; and a number with more digits than a screen shows.
+_LETTER = re.compile(r"[A-Za-z][A-Za-z-]*-[0-9a-f]{1,5}")
+_DIGITS, _MOVED = re.compile(r"-?\d+\.\d{3,}"), re.compile(r"translate\([^)]*\)")
 _FORBIDDEN = {f"{_SVG}{tag}" for tag in ("script", "foreignObject", "image", "a", "iframe")}
 
 
@@ -56,9 +59,10 @@ def write_report(
     charts : of `reports.charts.chart_data`.
     Raises BadInput when a figure is not SVG.
     """
-    claims = [_claim(index, claim, figures, charts) for index, claim in enumerate(certificate["claims"])]
+    glyphs: dict[str, str] = {}
+    claims = [_claim(index, claim, figures, charts, glyphs) for index, claim in enumerate(certificate["claims"])]
     transfers = [
-        {**one, "figure": inline_svg(figures.get(name), name, f"Latency around merges, {one['name']}")}
+        {**one, "figure": inline_svg(figures.get(name), name, f"Latency around merges, {one['name']}", glyphs)}
         for index, one in enumerate(charts["transfers"])
         for name in [fmt.transfer_name(index, one)]
     ]
@@ -73,7 +77,8 @@ def write_report(
             arms=_arms(evidence),
             probes=[{"regime": e.regime, "seed": e.seed, **vars(p)} for e in evidence for p in e.probes],
             forest=any(fmt.known(c["envelope"]["gain_pp"]) for c in claims),
-            overview=inline_svg(figures.get(fmt.OVERVIEW), fmt.OVERVIEW, "Placement gain of every claim"),
+            overview=inline_svg(figures.get(fmt.OVERVIEW), fmt.OVERVIEW, "Placement gain of every claim", glyphs),
+            glyphs=[Markup(glyph) for glyph in glyphs.values()],
             level=fmt.level(certificate),
             needed=reading.next_tier(certificate),
             recompute=reading.recompute(certificate),
@@ -86,12 +91,12 @@ def write_report(
 
 
 def _claim(
-    index: int, claim: Mapping[str, Any], figures: Mapping[str, str], charts: Mapping[str, Any]
+    index: int, claim: Mapping[str, Any], figures: Mapping[str, str], charts: Mapping[str, Any], glyphs: dict[str, str]
 ) -> dict[str, Any]:
     """A claim with its figures, and the seeds that its timeline can show."""
     what = f"{claim['regime']}, {claim['slo']}"
     stills = {
-        key: inline_svg(figures.get(name), name, f"{title} of {what}")
+        key: inline_svg(figures.get(name), name, f"{title} of {what}", glyphs)
         for key, name, title in (
             ("figure", fmt.figure_name(index, claim), "Envelope"),
             ("panels", fmt.figure_name(index, claim, "evidence"), "Gain, p-values and power"),
@@ -166,8 +171,11 @@ def _arms(evidence: Sequence[Evidence]) -> list[dict[str, Any]]:
     ]
 
 
-def inline_svg(text: str | None, prefix: str, title: str) -> Markup | None:
-    """The figure as part of a page: its ids made unique by `prefix`, its colours the page's, nothing active in it."""
+def inline_svg(text: str | None, prefix: str, title: str, glyphs: dict[str, str]) -> Markup | None:
+    """The figure as part of a page: its ids made unique by `prefix`, its colours the page's, nothing active in it.
+
+    glyphs : the letters of all figures of the page by id, to which this one's are added: each is on the page once.
+    """
     if text is None:
         return None
     try:
@@ -176,6 +184,9 @@ def inline_svg(text: str | None, prefix: str, title: str) -> Markup | None:
         raise BadInput(f"figure {prefix}", f"broken SVG ({error})", "an SVG document") from None
     if root.tag != f"{_SVG}svg":
         raise BadInput(f"figure {prefix}", f"an element {root.tag}", "an SVG document")
+    ElementTree.register_namespace("", "http://www.w3.org/2000/svg")
+    ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
+    _share_letters(root, glyphs)
     for parent in list(root.iter()):
         for child in list(parent):
             # A raster image is part of the figure only where it carries its own data.
@@ -192,16 +203,38 @@ def inline_svg(text: str | None, prefix: str, title: str) -> Markup | None:
     root.attrib.pop("height", None)
     root.set("role", "img")
     root.set("aria-label", fmt.clean(title))
-    ElementTree.register_namespace("", "http://www.w3.org/2000/svg")
-    ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
     return Markup(ElementTree.tostring(root, encoding="unicode"))
+
+
+def _share_letters(root: ElementTree.Element, glyphs: dict[str, str]) -> None:
+    """Move the letters that the figure defines to those of the page."""
+    for defs in root.iter(f"{_SVG}defs"):
+        for path in list(defs):
+            name = path.get("id", "")
+            if path.tag == f"{_SVG}path" and _LETTER.fullmatch(name):
+                path.set("id", f"letter-{name}")
+                path.set("d", " ".join(path.get("d", "").split()))
+                path.tail = None
+                shown = ElementTree.tostring(path, encoding="unicode").replace(_DECLARED, "")
+                glyphs.setdefault(name, shown)
+                defs.remove(path)
+
+
+def _rounded(text: str) -> str:
+    return _DIGITS.sub(lambda number: f"{float(number[0]):.2f}", text)
 
 
 def _adapted(key: str, value: str, prefix: str) -> str:
     if key == "id":
         return f"{prefix}-{value}"
     if key.endswith("href") and not value.startswith("data:image/png"):
+        if _LETTER.fullmatch(value[1:]):
+            return f"#letter-{value[1:]}"
         return f"#{prefix}-{value[1:]}" if value.startswith("#") else "#"
+    if key in ("d", "x", "y"):
+        return _rounded(value)
+    if key == "transform":
+        return _MOVED.sub(lambda moved: _rounded(moved[0]), value)
     value = re.sub(r"url\(#", f"url(#{prefix}-", value)
     if key in ("style", "fill", "stroke"):
         for colour, variable in _THEMED.items():

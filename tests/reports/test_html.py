@@ -107,7 +107,7 @@ def test_every_stored_part_is_shown(tmp_path: Path) -> None:
         assert f"raw/{name} {digest}" in page.text
     assert all(e["trace_digest"] in page.text for r in certificate["regimes"] for e in r["seeds"])
     assert all(what in page.text for what, *_ in reading.RECOMPUTE)
-    assert sum(tag == "svg" for tag, _ in page.tags) == 5
+    assert sum(tag == "svg" for tag, _ in page.tags) == 5 + 1  # and the letters of all
 
 
 @pytest.mark.parametrize("draw", [True, False])
@@ -205,16 +205,30 @@ def test_figures_lose_everything_active() -> None:
         '<a xlink:href="javascript:x()"><g/></a><use xlink:href="#g"/><use xlink:href="http://x/y.svg#g"/>'
         '<image xlink:href="http://x/y.png"/><image xlink:href="data:image/png;base64,AA"/></svg>'
     )
-    shown = str(inline_svg(svg, "f", 'a "title"'))
+    shown = str(inline_svg(svg, "f", 'a "title"', {}))
     assert not re.search(r"script|onload|metadata|javascript|http://x|width=", shown)
     assert 'id="f-g"' in shown and 'xlink:href="#f-g"' in shown and "url(#f-c)" in shown
     assert "var(--draws)" in shown and "data:image/png" in shown and "a &quot;title&quot;" in shown
 
 
+def test_letters_are_on_the_page_once_and_the_figure_looks_the_same() -> None:
+    glyphs: dict[str, str] = {}
+    figure = _figure()
+    shown = [str(inline_svg(figure, prefix, "t", glyphs)) for prefix in ("one", "two")]
+    letters = set(re.findall(r'id="([A-Za-z-]+-[0-9a-f]+)"', figure))
+    assert len(letters) > 20 and set(glyphs) == letters
+    for text in shown:
+        used = re.findall(r'href="#letter-([^"]+)"', text)
+        assert set(used) == letters and len(used) == len(re.findall(r'href="#[A-Za-z-]+-[0-9a-f]+"', figure))
+        assert len(text) < 0.8 * len(figure) and "scale(0.085 -0.085)" in text
+    assert not re.search(r' d="[^"]*\.\d{3}', shown[0])
+    assert all(glyph.startswith('<path id="letter-') and "xmlns" not in glyph for glyph in glyphs.values())
+
+
 @pytest.mark.parametrize("text", ["", "<svg", "<html/>"])
 def test_what_is_not_svg_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="figure f: found .*expected an SVG document"):
-        inline_svg(text, "f", "t")
+        inline_svg(text, "f", "t", {})
 
 
 def test_no_partial_page_when_it_cannot_be_made(tmp_path: Path) -> None:
