@@ -6,6 +6,7 @@ const RunCheck = (() => {
   const OWN = ["schema", "schema_version", "claims", "verdict", "tier", "sentence", "replays", "files", "pages"];
   const NAMES = { passed: "PASS", failed: "FAIL", undecidable: "INCONCLUSIVE" };
   const { mean, sum } = Chance, NS = 1e9, BUSY_WITHIN_S = 0.1;
+  const shown = (v) => v.toFixed(2).replace(/^-(?=[0.]*$)/, "").replace("-", "−");
   const finite = (v) => (Number.isFinite(v) ? v : null);
   const show = (v) => (typeof v === "number" ? String(Number(v.toPrecision(10))) : JSON.stringify(v));
   // Sums are taken in another order here: equal means to nine digits.
@@ -348,8 +349,8 @@ const RunCheck = (() => {
         await tell(name);
         if (claim.regime !== regime.name || claim.slo !== regime.slos[index]) take([`claims[${k}]: ${name}; expected ${regime.name}, ${regime.slos[index]}`], "");
         const [wrong, now] = checkGains(c, claim, regime, kept, index, found, `claims[${k}].envelope`, further);
-        const load = now.load_gain_pp === undefined ? "" : `, ${now.load_gain_pp.toFixed(2)} pp from following the load`;
-        take(wrong, `${name}: ${now.gain_pp === null ? "no gain is known" : `gain ${now.gain_pp.toFixed(2)} pp over chance${load}`}, every seed's costs, rank and optimum`);
+        const load = now.load_gain_pp === undefined ? "" : `, ${shown(now.load_gain_pp)} pp from following the load`;
+        take(wrong, `${name}: ${now.gain_pp === null ? "no gain is known" : `gain ${shown(now.gain_pp)} pp over chance${load}`}, every seed's costs, rank and optimum`);
         const [off, said, unknown] = checkTests(claim, found, `claims[${k}].envelope`, k);
         left.push(...unknown);
         take(off, said.length ? `${name}: p by this page's own random numbers: ${said.join(", ")}` : `${name}: no p-value is stated`);

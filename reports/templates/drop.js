@@ -6,7 +6,14 @@
   const page = { ...JSON.parse(document.getElementById("check-data").textContent), claims: JSON.parse(document.getElementById("chart-data").textContent).claims };
   const pause = () => new Promise((done) => setTimeout(done));
 
-  // What was dropped, folders and all, as pairs of path and file.
+  // What was dropped, folders and all, as pairs of path and file: by handles, as a page opened from a file may not read
+  // entries in Chromium; by entries where there are no handles.
+  const into = async (handle, above) => {
+    if (handle.kind === "file") return [[above + handle.name, await handle.getFile()]];
+    const inside = [];
+    for await (const one of handle.values()) inside.push(one);
+    return (await Promise.all(inside.map((one) => into(one, `${above}${handle.name}/`)))).flat();
+  };
   const entries = (reader) => new Promise((done, failed) => reader.readEntries(done, failed));
   const walk = async (entry, above) => {
     if (entry.isFile) return [[above + entry.name, await new Promise((done, failed) => entry.file(done, failed))]];
@@ -44,7 +51,7 @@
     for (const text of skipped) list.append(line("?", "undecidable", text));
     found.replaceChildren(list);
   };
-  const run = async (pairs) => {
+  const run = async (given) => {
     found.replaceChildren();
     const told = async (what) => {
       status.textContent = `Reading ${what} …`;
@@ -53,29 +60,35 @@
     status.className = "";
     try {
       const files = new Map();
-      for (const [name, file] of inFolder(pairs)) {
+      for (const [name, file] of inFolder(await given())) {
         await told(name);
         files.set(name, new Uint8Array(await file.arrayBuffer()));
       }
       show(await RunCheck.check(files, page, told));
     } catch (error) {
-      show({ differs: [`the folder cannot be read (${error.message})`], agrees: [], skipped: [] });
+      show({ differs: [`the folder cannot be read (${error.message}); the button above may read it`], agrees: [], skipped: [] });
     }
   };
 
   for (const input of section.querySelectorAll("input")) {
-    input.addEventListener("change", () => input.files.length && run([...input.files].map((file) => [file.webkitRelativePath || file.name, file])));
+    input.addEventListener("change", () => input.files.length && run(() => [...input.files].map((file) => [file.webkitRelativePath || file.name, file])));
   }
   addEventListener("dragover", (event) => {
     event.preventDefault();
     zone.classList.add("over");
   });
   addEventListener("dragleave", (event) => event.relatedTarget || zone.classList.remove("over"));
-  addEventListener("drop", async (event) => {
+  addEventListener("drop", (event) => {
     event.preventDefault();
     zone.classList.remove("over");
     section.scrollIntoView();
-    const dropped = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean), files = [...event.dataTransfer.files];
-    await run(dropped.length ? (await Promise.all(dropped.map((entry) => walk(entry, "")))).flat() : files.map((file) => [file.name, file]));
+    // Asked for now: after the event there is nothing left to ask.
+    const items = [...event.dataTransfer.items].filter((item) => item.kind === "file"), files = [...event.dataTransfer.files];
+    const handles = items.map((item) => item.getAsFileSystemHandle?.()).filter(Boolean);
+    const inside = handles.length ? [] : items.map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
+    run(async () => {
+      if (handles.length) return (await Promise.all(handles.map(async (handle) => into(await handle, "")))).flat();
+      return inside.length ? (await Promise.all(inside.map((entry) => walk(entry, "")))).flat() : files.map((file) => [file.name, file]);
+    });
   });
 })();

@@ -124,6 +124,12 @@ class Browser:
         for kind in ("mousePressed", "mouseReleased"):
             self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
+    def drop(self, paths: list[Path], x: float, y: float) -> None:
+        """Drag these files and folders from outside over a place of the page, and let go there."""
+        data = {"items": [], "files": [str(p.resolve()) for p in paths], "dragOperationsMask": 1}
+        for kind in ("dragEnter", "dragOver", "drop"):
+            self.send("Input.dispatchDragEvent", type=kind, x=x, y=y, data=data)
+
     def screenshot(self, path: Path, whole: bool = False) -> Path:
         data = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
         path.write_bytes(base64.b64decode(data))

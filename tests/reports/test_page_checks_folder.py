@@ -130,12 +130,58 @@ def test_canonical_json_is_that_of_the_program(browser: Browser) -> None:
 
 def pick(browser: Browser, paths: list[Path], which: int = 0) -> None:
     """Give the page's file input these files, and wait until it has said what it found."""
-    browser.run("document.querySelector('#check-files .found').replaceChildren()")
     root = browser.send("DOM.getDocument")["root"]["nodeId"]
     nodes = browser.send("DOM.querySelectorAll", nodeId=root, selector="#check-files input")["nodeIds"]
-    browser.send("DOM.setFileInputFiles", nodeId=nodes[which], files=[str(p) for p in paths])
+    said(browser, lambda: browser.send("DOM.setFileInputFiles", nodeId=nodes[which], files=[str(p) for p in paths]))
+
+
+def said(browser: Browser, act: Callable[[], object]) -> list[str]:
+    """The lines that the page says once it has checked what `act` gave it; the first is the summary."""
+    browser.run("document.querySelector('#check-files .found').replaceChildren()")
+    act()
     browser.run("new Promise(done => { const look = () => document.querySelector('#check-files li') ? done()"
                 " : setTimeout(look, 20); look(); })")  # fmt: skip
+    lines = browser.run(
+        "[...document.querySelectorAll('#check-files [role=status], #check-files li')].map(e => e.textContent)"
+    )
+    return [str(line) for line in lines]
+
+
+@pytest.mark.parametrize("what", ["the folder", "files alone", "a folder of runs"])
+def test_what_is_dropped_is_checked(browser: Browser, folder: Path, tmp_path: Path, what: str) -> None:
+    dropped = {
+        "the folder": [folder],
+        "files alone": [folder / CERTIFICATE, *sorted((folder / RAW).iterdir())],
+        "a folder of runs": [tmp_path / "below"],
+    }[what]
+    shutil.copytree(folder, tmp_path / "below" / "run")
+    browser.open(folder / "report.html")
+    # A place far from the zone: the whole page takes a drop.
+    lines = said(browser, lambda: browser.drop(dropped, 700, 300))
+    assert lines[0].startswith("Agrees: ") and any(line.startswith("agrees: 5 raw files") for line in lines)
+    assert browser.complaints == [] and not browser.run("document.querySelector('.zone.over')")
+    assert 0 <= browser.run("document.querySelector('#check-files').getBoundingClientRect().top") < 900
+
+
+def test_a_touched_folder_that_is_dropped_differs_and_another_drop_starts_anew(
+    browser: Browser, folder: Path, tmp_path: Path
+) -> None:
+    touched = tmp_path / "touched"
+    shutil.copytree(folder, touched)
+    (touched / RAW / "requests.parquet").write_bytes(b"PAR1")
+    browser.open(folder / "report.html")
+    browser.run("document.querySelector('#check-files').scrollIntoView()")
+    x, y = browser.run("(b => [b.x + b.width / 2, b.y + b.height / 2])(document.querySelector('.zone')"
+                       ".getBoundingClientRect())")  # fmt: skip
+    lines = said(browser, lambda: browser.drop([touched], x, y))
+    assert lines[0].startswith("Differs: ")
+    assert "differs: raw/requests.parquet: its SHA-256 is not the one in the certificate" in lines
+    assert said(browser, lambda: browser.drop([tmp_path], x, y))[0].startswith("Differs: ")
+    assert said(browser, lambda: browser.drop([folder], x, y))[0].startswith("Agrees: ")
+    # Where a browser has no handles, and lets a page from a file read no entries, the reader is told.
+    browser.run("delete DataTransferItem.prototype.getAsFileSystemHandle")
+    assert "the button above may read it" in said(browser, lambda: browser.drop([folder], x, y))[1]
+    assert browser.complaints == []
 
 
 @pytest.mark.parametrize(("width", "dark"), [(375, False), (1440, True)])
