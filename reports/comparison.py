@@ -1,46 +1,104 @@
-"""Several certificates side by side: a table for papers and for the terminal, and a figure of schedulers by regimes.
+"""Several certificates side by side: tables for papers and for the terminal, and figures of schedulers by regimes.
 
-Rows are those of `protocol.certificate.compare.Compared`, as mappings; nothing is computed here.
+Rows are those of `protocol.certificate.compare.Compared`, as mappings; nothing is judged here.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from rich.text import Text
 
+from protocol.errors import BadInput
 from protocol.files import write_text
-from reports import figures, tables
+from reports import figures, latex, tables
 from reports import format as fmt
+from reports.comparison_figures import comparison_figures, names
+from reports.figures import Width
 from reports.fitted import fitted
+from reports.latex import Cell, Float
 from reports.tables import Column, Row, Table
 
 STEM = "comparison"
-#: Panels beside each other in the figure.
-_ABREAST = 3
+#: Columns of the LaTeX table that may be asked for, and those of either width where nobody asks.
+COLUMNS = ("scheduler", "verdict", "gain", "load", "p", "alone", "captured", "saved", "merges")
+_DEFAULT: dict[Width, tuple[str, ...]] = {
+    "column": ("scheduler", "gain", "load", "p"),
+    "page": ("scheduler", "verdict", "gain", "load", "p", "captured", "merges"),
+}
 
 
-def write(rows: Sequence[Row], settings: Mapping[str, Any], folder: Path) -> list[Path]:
-    """comparison.tex, .md, .csv, .svg and .pdf; the same rows give the same bytes.
+@dataclass(frozen=True)
+class Asked:
+    """How files shall look; as `reports.paper.Asked`, of a comparison's columns."""
 
-    settings : of the certificates, with `alpha` and `min_effect_pp`.
+    width: Width = "page"
+    columns: tuple[str, ...] | None = None
+    decimals: int = 2
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.columns or () if name not in COLUMNS]
+        if unknown or self.columns == ():
+            raise BadInput("--columns", ", ".join(unknown) or "none", ", ".join(COLUMNS))
+
+
+def detailed(rows: Sequence[Row], certificates: Sequence[Row]) -> list[dict[str, Any]]:
+    """The rows with what their certificates hold beyond them; claims of the certificates in the rows' order."""
+    claims = [(one, claim["envelope"]) for one in certificates for claim in one["claims"]]
+    found = []
+    for row, (one, e) in zip(rows, claims, strict=True):
+        seeds = e["per_seed"]
+        found.append({
+            **row,
+            "digest": one["contender"].get("digest"),
+            "n_seeds": e["n_seeds"],
+            "n_draws": e["n_draws"],
+            "merges_a_seed": row["merges"] / len(seeds) if seeds else None,
+            "policy_excess_pp": e["policy_excess_pp"],
+            "control_excess_pp": e["control_excess_pp"],
+            "requests_saved_per_sidecar_per_10_min": e["requests_saved_per_sidecar_per_10_min"],
+            "seed_gains_pp": [s["draw_mean"] - s["policy"] for s in seeds],
+        })  # fmt: skip
+    return found
+
+
+def write(
+    rows: Sequence[Row], settings: Mapping[str, Any], tried: Sequence[Row], folder: Path, asked: Asked | None = None
+) -> list[Path]:
+    """Tables `comparison`, -gains and -runs (.tex, .md, .csv) and figures; the same rows give the same bytes.
+
+    rows : of `detailed`.  settings : of the certificates, with `alpha` and `min_effect_pp`.
+    tried : other runs that count, as the ledger has them.
+    Raises BadInput when the columns that were asked for do not fit.
     """
+    asked, written = asked or Asked(), []
+    n_tried = len(rows) + sum(entry["claims"] for entry in tried)
+    floats = {
+        STEM: [_claims(rows, settings, n_tried, asked)],
+        f"{STEM}-gains": _matrix(rows, settings, n_tried, asked),
+        f"{STEM}-runs": [_runs(rows, tried)],
+    }
+    if asked.columns is not None:
+        latex.check_room(floats[STEM][0].cells, rows, asked.width)
     folder.mkdir(parents=True, exist_ok=True)
-    table = comparison_table(rows, settings)
-    written = []
-    for suffix, render in (("tex", to_latex), ("md", tables.to_markdown), ("csv", tables.to_csv)):
-        path = folder / f"{STEM}.{suffix}"
-        write_text(path, render(table))
-        written.append(path)
+    for table in (comparison_table(rows, settings), gains_table(rows), runs_table(rows, tried)):
+        texts = {"tex": latex.document(floats[table.name], asked.width), "md": tables.to_markdown(table),
+                 "csv": tables.to_csv(table)}  # fmt: skip
+        for suffix, text in texts.items():
+            written.append(folder / f"{table.name}.{suffix}")
+            write_text(written[-1], text)
     with figures.styled():
-        drawn = comparison_figure(rows, settings)
-    svg = figures.save(drawn, folder / STEM)
-    return [*written, svg.with_suffix(".pdf"), svg]
+        drawn = comparison_figures(rows, settings, asked.width)
+    for name, figure in drawn.items():
+        svg = figures.save(figure, folder / f"{STEM}{name}")
+        written += [svg.with_suffix(".pdf"), svg]
+    return written
+
+
+# Tables as they are stored -----------------------------------------------------------------------------------------
 
 
 def comparison_table(rows: Sequence[Row], settings: Mapping[str, Any]) -> Table:
@@ -65,33 +123,199 @@ def comparison_table(rows: Sequence[Row], settings: Mapping[str, Any]) -> Table:
     )
 
 
-def to_latex(table: Table) -> str:
-    """Booktabs: schedulers under each regime and SLO, as wide as a page of two columns in \\footnotesize."""
-    shown = [c for c in table.columns if c.heading not in _WIDE_ONLY]
-    heads = " & ".join(rf"\shortstack[{c.align}]{{{_two_lines(c.heading)}}}" for c in shown)
-    lines = [
-        r"% needs \usepackage{booktabs}; in two columns: \begin{table*}\footnotesize",
-        rf"\begin{{tabular}}{{{''.join(c.align for c in shown)}}}",
-        rf"\toprule {heads} \\",
+def gains_table(rows: Sequence[Row]) -> Table:
+    """One row a scheduler, one column a regime and SLO: its gain over chance."""
+
+    def show(place: str) -> Callable[[Row], str]:
+        return lambda row: fmt.fixed(row[place]["gain_pp"], sign=True) + _stars(row[place]) if place in row else ""
+
+    def raw(place: str) -> Callable[[Row], Any]:
+        return lambda row: row[place]["gain_pp"] if place in row else None
+
+    places = [fmt.clean(place) for place in dict.fromkeys(map(_claim, rows))]
+    columns = [Column(place, show(place), {f"gain_pp, {place}": raw(place)}) for place in places]
+    return Table(f"{STEM}-gains", (_words("scheduler", "Scheduler"), *columns), _by_scheduler(rows))
+
+
+def runs_table(rows: Sequence[Row], tried: Sequence[Row]) -> Table:
+    """One row a run that counts: those that are compared, and the others that the ledger has."""
+    return Table(
+        f"{STEM}-runs",
+        (
+            _words("scheduler", "Scheduler"),
+            _words("digest", "Digest"),
+            _number("Root", "root_seed", fmt.count),
+            _number("Seeds", "n_seeds", fmt.count),
+            _number("Draws", "n_draws", fmt.count),
+            _number("Merges", "merges", fmt.count),
+            _number("Claims", "claims", fmt.count),
+            _number("Passed", "passed", fmt.count),
+            _words("shown", "Shown"),
+        ),
+        _run_rows(rows, tried),
+    )
+
+
+def _by_scheduler(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """A row a scheduler, which holds the row of each of its claims by regime and SLO."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, row in zip(names(rows), rows, strict=True):
+        found.setdefault(name, {"scheduler": name})[fmt.clean(_claim(row))] = row
+    return list(found.values())
+
+
+def _by_place(rows: Sequence[Row]) -> list[Row]:
+    """The rows of each regime and SLO together."""
+    places = list(dict.fromkeys(map(_claim, rows)))
+    return sorted(rows, key=lambda row: places.index(_claim(row)))
+
+
+def _run_rows(rows: Sequence[Row], tried: Sequence[Row]) -> list[dict[str, Any]]:
+    found: dict[Any, dict[str, Any]] = {}
+    for name, row in zip(names(rows), rows, strict=True):
+        key = (name, row.get("digest"), row["root_seed"])
+        one = found.setdefault(key, {**row, "scheduler": name, "merges": 0, "claims": 0, "passed": 0, "shown": "yes"})
+        one["merges"] += row["merges"]
+        one["claims"] += 1
+        one["passed"] += row["verdict"] == "PASS"
+    others = [
+        {"scheduler": t["name"], "digest": t["scheduler"], "root_seed": t["root_seed"], "claims": t["claims"],
+         "shown": f"no: {t['verdict']}"}
+        for t in tried
+    ]  # fmt: skip
+    return [*found.values(), *others]
+
+
+# Tables for papers ---------------------------------------------------------------------------------------------------
+
+
+def _claims(rows: Sequence[Row], settings: Mapping[str, Any], n_tried: int, asked: Asked) -> Float:
+    wanted = asked.columns or _DEFAULT[asked.width]
+    cells = {cell.key: cell for cell in _cells(asked.decimals)}
+    says = [
+        "Placement gain over matched random placement, in percentage points of requests that violate the SLO",
+        f"{_range(rows, 'n_seeds')} seeds, {_range(rows, 'n_draws')} draws each; in brackets "
+        f"{fmt.level({'settings': settings})} intervals",
+        *(["By load: the part that follows the load"] if "load" in wanted else []),
+        *(["Captured: share of the offline optimum's gain"] if "captured" in wanted else []),
+        *(["Saved: requests per sidecar in ten minutes"] if "saved" in wanted else []),
+        *(["Merges: of all seeds"] if "merges" in wanted else []),
+        _corrected(settings, n_tried),
     ]
-    for regime, slo in dict.fromkeys((row["regime"], row["slo"]) for row in table.rows):
-        name = fmt.latex(f"{regime}, {slo}")
-        lines.append(rf"\midrule \multicolumn{{{len(shown)}}}{{l}}{{\emph{{{name}}}}} \\")
-        for row in table.rows:
-            if (row["regime"], row["slo"]) == (regime, slo):
-                cells = [fmt.shortened(c.show(row), _LONGEST_NAME) for c in shown]
-                lines.append(" & ".join(map(fmt.latex, cells)) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+    return Float(STEM, ". ".join(says) + ".", [cells[key] for key in wanted], _by_place(rows), _place)
 
 
-def _two_lines(heading: str) -> str:
-    """A heading of several words above itself."""
-    first, _, last = heading.rpartition(" ")
-    return r" \\ ".join(fmt.latex(part) for part in (first, last) if part)
+def _cells(decimals: int) -> tuple[Cell, ...]:
+    def gain(of: str) -> Callable[[Row], Sequence[str]]:
+        def lines(row: Row) -> Sequence[str]:
+            seen = fmt.fixed(row[f"{of}gain_pp"], decimals, sign=True) + ("" if of else _stars(row))
+            limits = fmt.interval(row[f"{of}interval_pp"], decimals)
+            return [seen] if limits == fmt.UNKNOWN else [seen, limits]
+
+        return lines
+
+    return (
+        Cell("scheduler", ["Scheduler"], lambda row: [fmt.shortened(row["scheduler"], 60)], share=1),
+        Cell("verdict", ["Verdict"], lambda row: [row["verdict"].capitalize()]),
+        Cell("gain", ["Gain", "(pp)"], gain("")),
+        Cell("load", ["By load", "(pp)"], gain("load_")),
+        Cell("p", ["p"], lambda row: [fmt.p_value(row["p_overall"])]),
+        Cell("alone", ["p of the", "claim"], lambda row: [fmt.p_value(row["p"])]),
+        Cell("captured", ["Captured"], lambda row: [fmt.fraction(row["gain_captured"])]),
+        Cell("saved", ["Saved"], lambda row: [fmt.fixed(row.get("requests_saved_per_sidecar_per_10_min"), 1)]),
+        Cell("merges", ["Merges"], lambda row: [fmt.count(row["merges"])]),
+    )
 
 
-#: Characters of a scheduler's name in LaTeX.
-_LONGEST_NAME = 26
+def _matrix(rows: Sequence[Row], settings: Mapping[str, Any], n_tried: int, asked: Asked) -> list[Float]:
+    """Schedulers by regimes; those regimes that do not fit beside the others go on in a table below."""
+    made, slos = _by_scheduler(rows), {row["slo"] for row in rows}
+    first = Cell("scheduler", ["Scheduler"], lambda row: [fmt.shortened(row["scheduler"], 60)], share=1)
+    one = f"SLO {fmt.shortened(next(iter(slos)), 40)}. " if len(slos) == 1 else ""
+    caption = (
+        f"Gain over matched random placement by scheduler and regime, in percentage points. {one}"
+        f"{_corrected(settings, n_tried)}."
+    )
+    groups: list[list[Cell]] = [[]]
+    for row in {fmt.clean(_claim(row)): row for row in rows}.values():
+        cell = _gain_cell(row, len(slos) > 1, asked.decimals)
+        if groups[-1] and latex.needed([first, *groups[-1], cell], made) > latex.ROOM_PT[asked.width]:
+            groups.append([])
+        groups[-1].append(cell)
+    return [
+        Float(f"{STEM}-gains" + (f"-{k}" if k > 1 else ""), caption if k == 1 else "Gains in further regimes.",
+              [first, *cells], made)
+        for k, cells in enumerate(groups, start=1)
+    ]  # fmt: skip
+
+
+def _gain_cell(of: Row, with_slo: bool, decimals: int) -> Cell:
+    """The column of one regime and SLO, that of the row `of`."""
+    place = fmt.clean(_claim(of))
+    words = fmt.clean(of["regime"]).replace("-", "- ").split()
+    lines: list[str] = []
+    for word in words:  # a long name goes on below
+        joined = f"{lines[-1]}{'' if lines[-1].endswith('-') else ' '}{word}" if lines else word
+        lines[-1:] = [joined] if lines and len(joined) <= 12 else [*lines[-1:], fmt.shortened(word, 12)]
+    heading = [*lines[:3], *(fmt.shortened(part, 14) for part in (of["slo"].split(",") if with_slo else ()))]
+
+    def shown(row: Row) -> Sequence[str]:
+        if place not in row:
+            return [fmt.UNKNOWN]
+        return [fmt.fixed(row[place]["gain_pp"], decimals, sign=True) + _stars(row[place])]
+
+    return Cell(place, heading, shown)
+
+
+def _runs(rows: Sequence[Row], tried: Sequence[Row]) -> Float:
+    cells = [
+        Cell("scheduler", ["Scheduler"], lambda row: [fmt.shortened(row["scheduler"], 60)], share=1),
+        Cell("digest", ["Digest"], lambda row: [str(row.get("digest") or fmt.UNKNOWN)[:8]]),
+        Cell("seeds", ["Seeds"], lambda row: [fmt.count(row.get("n_seeds"))]),
+        Cell("draws", ["Draws"], lambda row: [fmt.count(row.get("n_draws"))]),
+        Cell("merges", ["Merges"], lambda row: [fmt.count(row.get("merges"))]),
+        Cell("passed", ["Passed"], lambda row: [_share(row)]),
+    ]
+    more = f" and {len(tried)} that are not shown" if tried else ""
+    found = _run_rows(rows, tried)
+    caption = (
+        f"The {len(found) - len(tried)} runs that are compared{more}. Digest: of the scheduler's files, its first "
+        "eight digits. Merges: of all seeds and regimes. Passed: claims of all claims, after one correction for all."
+    )
+    return Float(f"{STEM}-runs", caption, cells, found)
+
+
+def _share(row: Row) -> str:
+    return f"{row['passed']} of {row['claims']}" if "passed" in row else f"{fmt.UNKNOWN} of {row['claims']}"
+
+
+def _stars(row: Row) -> str:
+    return latex.stars(row["p_overall"])
+
+
+def _corrected(settings: Mapping[str, Any], n_tried: int) -> str:
+    return (
+        f"p: largest of all tests at a minimum effect of {settings['min_effect_pp']:g} pp, Holm-corrected over the "
+        f"{n_tried} claim{'s' if n_tried != 1 else ''} that were tried. {latex.LEGEND.removesuffix('.')}"
+    )
+
+
+def _range(rows: Sequence[Row], key: str) -> str:
+    values = [row[key] for row in rows if fmt.known(row.get(key))]
+    low, high = min(values, default=0), max(values, default=0)
+    return fmt.count(low) if low == high else f"{fmt.count(low)} to {fmt.count(high)}"
+
+
+def _claim(row: Row) -> str:
+    return f"{row['regime']}, {row['slo']}"
+
+
+def _place(row: Row) -> str:
+    return f"{fmt.shortened(row['regime'], 60)}, {fmt.shortened(row['slo'], 40)}"
+
+
+# Terminal ------------------------------------------------------------------------------------------------------------
+
 #: Headings that a narrow terminal does without; the files have them.
 _WIDE_ONLY = ("Regime", "SLO", "p alone")
 
@@ -119,56 +343,7 @@ def on_terminal(rows: Sequence[Row], settings: Mapping[str, Any], width: int) ->
     return text
 
 
-def comparison_figure(rows: Sequence[Row], settings: Mapping[str, Any]) -> Figure:
-    """One panel a regime and SLO, one line a scheduler: gain, its interval, and beside it the captured share."""
-    labelled = _labelled(rows)
-    schedulers = list(dict.fromkeys(label for label, _ in labelled))
-    panels = list(dict.fromkeys((row["regime"], row["slo"]) for row in rows))
-    abreast = min(_ABREAST, len(panels))
-    deep = math.ceil(len(panels) / abreast)
-    figure = Figure(figsize=(7.2, 0.8 + deep * (0.75 + 0.3 * len(schedulers))), layout="constrained")
-    grid = figure.subplots(deep, abreast, sharex=True, sharey=True, squeeze=False)
-    for axes, (regime, slo) in zip(grid.flat, panels, strict=False):
-        mine = [(label, row) for label, row in labelled if (row["regime"], row["slo"]) == (regime, slo)]
-        _panel(axes, mine, schedulers, settings["min_effect_pp"])
-        axes.set_title(f"{figures.label(regime, 30)}\n{figures.label(slo, 30)}", fontsize=7.5)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_axis_off()
-    level = fmt.level({"settings": settings})
-    text = f"placement gain over matched random placement (pp), {level} interval; %: share of the optimum's gain"
-    figure.supxlabel(text, fontsize=8)
-    figure.legend(handles=figures.verdict_handles(grid.flat[0], {row["verdict"] for row in rows}),
-                  loc="outside upper right", ncols=3, fontsize=7.5)  # fmt: skip
-    return figure
-
-
-def _panel(axes: Axes, mine: Sequence[tuple[str, Row]], schedulers: Sequence[str], least: float) -> None:
-    axes.axvline(0, color=figures.INK, linewidth=0.9)
-    if least:
-        axes.axvline(least, color=figures.MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
-    for name, row in mine:
-        y = schedulers.index(name)
-        figures.gain_mark(axes, y, row["gain_pp"], row["interval_pp"], row["verdict"])
-        share = fmt.fraction(row["gain_captured"])
-        text = share if share != fmt.UNKNOWN else ""
-        axes.annotate(text, (1.01, y), xycoords=axes.get_yaxis_transform(), va="center", fontsize=7)
-    axes.set_yticks(range(len(schedulers)), [figures.label(name, 26) for name in schedulers], fontsize=7.5)
-    axes.set_ylim(len(schedulers) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
-    axes.tick_params(axis="x", labelsize=7.5, labelbottom=True)
-    axes.grid(axis="y", visible=False)
-    axes.grid(axis="x")
-
-
-def _labelled(rows: Sequence[Row]) -> list[tuple[str, Row]]:
-    """Rows with the scheduler's name; one that comes again with the same claim is another run, and gets a number."""
-    seen: dict[tuple[str, str, str], int] = {}
-    labelled = []
-    for row in rows:
-        key = (str(row["scheduler"]), str(row["regime"]), str(row["slo"]))
-        seen[key] = seen.get(key, 0) + 1
-        labelled.append((key[0] if seen[key] == 1 else f"{key[0]} ({seen[key]})", row))
-    return labelled
+# What columns are made of --------------------------------------------------------------------------------------------
 
 
 def _get(key: str) -> Any:

@@ -41,12 +41,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Float:
-    """One float: `label` is unique within the file."""
+    """One float: `label` is unique within the file.  group : what stands above the rows that share it."""
 
     label: str
     caption: str
     cells: Sequence[Cell]
     rows: Sequence[Row]
+    group: Callable[[Row], str] | None = None
 
 
 def stars(p: Any) -> str:
@@ -69,11 +70,16 @@ def document(floats: Sequence[Float], width: Width) -> str:
 
 def check_room(cells: Sequence[Cell], rows: Sequence[Row], width: Width) -> None:
     """Raises BadInput when columns that were asked for do not fit."""
-    needed = min(_needed(cells, rows, *size[1:]) for size in _SIZES)
-    if needed > ROOM_PT[width]:
+    takes = needed(cells, rows)
+    if takes > ROOM_PT[width]:
         which = ", ".join(c.key for c in cells)
         expected = f"at most {ROOM_PT[width]:.0f} pt: fewer columns" + ("" if width == "page" else ", or --width page")
-        raise BadInput("--columns", f"{which}, which take {needed:.0f} pt", expected)
+        raise BadInput("--columns", f"{which}, which take {takes:.0f} pt", expected)
+
+
+def needed(cells: Sequence[Cell], rows: Sequence[Row]) -> float:
+    """Points that a table takes at its smallest."""
+    return min(_needed(cells, rows, *size[1:]) for size in _SIZES)
 
 
 def _needed(cells: Sequence[Cell], rows: Sequence[Row], char_pt: float, gap_pt: float) -> float:
@@ -116,6 +122,8 @@ def _grouped(one: Float, widths: Mapping[str, float], char_pt: float) -> Iterato
             else len(c.lines(row))
             for c in one.cells
         )
+        if one.group is not None and not (group and one.group(group[-1]) == one.group(row)):
+            lines += 1
         if group and used + lines > _LINES:
             yield group
             group, used = [], 0
@@ -134,9 +142,15 @@ def _float(
         for k, c in enumerate(one.cells)
     ]
     head = " & ".join(_stacked([fmt.latex(line) for line in c.heading], c, k) for k, c in enumerate(one.cells))
-    body = [
-        " & ".join(_cell(c, row, k) for k, c in enumerate(one.cells)) + r" \\" for row in rows
-    ]  # fmt: skip
+    body: list[str] = []
+    above = None
+    for row in rows:
+        if one.group is not None and one.group(row) != above:
+            body += [r"\addlinespace"] if above is not None else []
+            above = one.group(row)
+            wide = rf"\multicolumn{{{len(one.cells)}}}{{@{{}}p{{{ROOM_PT[width] - 1:.0f}pt}}@{{}}}}"
+            body.append(rf"{wide}{{\raggedright\itshape {breakable(above)}}} \\")
+        body.append(" & ".join(_cell(c, row, k) for k, c in enumerate(one.cells)) + r" \\")
     name, gap = size
     return "\n".join([
         rf"\begin{{{kind}}}[tp]",

@@ -9,7 +9,8 @@ from typing import Any
 from protocol.errors import BadInput
 from protocol.workload.trace import NS_PER_S
 from reports import format as fmt
-from reports.latex import LEGEND, Cell, Float, Row, Width, check_room, document, stars
+from reports.figures import Width
+from reports.latex import LEGEND, Cell, Float, Row, check_room, document, stars
 
 #: Columns of the claims table that may be asked for, and those of either width where nobody asks.
 COLUMNS = ("claim", "verdict", "tier", "gain", "load", "p", "captured", "saved", "detectable", "bound", "worst")

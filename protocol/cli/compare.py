@@ -35,8 +35,15 @@ def compare_command(
         bool, typer.Option("--paired", help="the gain of the first of two over the second, seed by seed")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="folder for the comparison as .tex, .md and .csv, and its figure")
+        Path | None, typer.Option(help="folder for tables (.tex, .md, .csv) and figures (.pdf, .svg)")
     ] = None,
+    width: Annotated[
+        str, typer.Option(help="with --out: of LaTeX tables and figures, `column` of a two-column paper or `page`")
+    ] = "page",
+    columns: Annotated[
+        str | None, typer.Option(help=f"with --out: of the LaTeX table, some of {','.join(comparison.COLUMNS)}")
+    ] = None,
+    decimals: Annotated[int, typer.Option(min=0, max=6, help="with --out: of percentage points in LaTeX")] = 2,
     json_: options.Json = False,
 ) -> None:
     """Compare schedulers: Holm over all their claims; exit 0 when some claim still passes, 1 when none does.
@@ -47,6 +54,9 @@ def compare_command(
     """
     if pair and out is not None:
         raise BadInput("--out", "--paired as well", "one of them")
+    asked = _asked(width, columns, decimals)
+    if out is None and asked != comparison.Asked():
+        raise BadInput("--width, --columns, --decimals", "no --out", "--out FOLDER for what they are about")
     for folder in folders:
         _trusted(folder)
     if pair:
@@ -56,7 +66,10 @@ def compare_command(
     rows = compare(certificates, tried)
     settings = plain(next(iter(certificates.values())))["settings"]
     values = [asdict(row) for row in rows]
-    written = comparison.write(values, settings, out) if out is not None else []
+    written = []
+    if out is not None:
+        rows_ = comparison.detailed(values, [plain(c) for c in certificates.values()])
+        written = comparison.write(rows_, settings, [asdict(entry) for entry in tried], out, asked)
     if json_:
         typer.echo(json.dumps({"claims": values, "other_runs": [asdict(entry) for entry in tried]}, indent=2))
     else:
@@ -64,6 +77,13 @@ def compare_command(
         for path in written:
             typer.echo(f"wrote {path}")
     raise typer.Exit(0 if any(row.verdict == "PASS" for row in rows) else 1)
+
+
+def _asked(width: str, columns: str | None, decimals: int) -> comparison.Asked:
+    if width not in ("column", "page"):
+        raise BadInput("--width", width, "column or page")
+    chosen = None if columns is None else tuple(word.strip() for word in columns.split(",") if word.strip())
+    return comparison.Asked("column" if width == "column" else "page", chosen, decimals)
 
 
 def _print(rows: list[Compared], tried: list[Entry], settings: Mapping[str, Any]) -> None:

@@ -37,7 +37,10 @@ def test_table_and_files(folders: list[str], tmp_path: Path) -> None:
     assert done.exit_code in (0, 1), done.output
     assert done.stdout.startswith("2 claims tried, one Holm correction\n")
     assert "mine_scheduler.py" in done.stdout and "95 % interval" in done.stdout
-    assert sorted(p.name for p in out.iterdir()) == [f"comparison.{s}" for s in ("csv", "md", "pdf", "svg", "tex")]
+    names = {"": "csv md pdf svg tex", "-gains": "csv md tex", "-runs": "csv md tex"}
+    names |= dict.fromkeys(("-load", "-seeds", "-budget"), "pdf svg")
+    wanted = {f"comparison{name}.{s}" for name, suffixes in names.items() for s in suffixes.split()}
+    assert {p.name for p in out.iterdir()} == wanted
     assert "another_scheduler.py" in (out / "comparison.csv").read_text()
 
 
