@@ -116,11 +116,12 @@ def budgets(rows: Sequence[Row], width: Width = "page") -> Figure:
         axes.margins(x=0.12)
     figure.supxlabel("merges a seed", fontsize=8)
     figure.supylabel("sync-excess violations (pp)", fontsize=8)
+    longest = 26 if width == "page" else 20
     handles = [
-        *(Line2D([], [], linestyle="none", marker=mark, color=colour, markersize=5, label=label(name, 26))
+        *(Line2D([], [], linestyle="none", marker=mark, color=colour, markersize=5, label=label(name, longest))
           for name, (colour, mark) in looks.items()),
         Line2D([], [], linestyle="none", marker="o", color=MUTED, markerfacecolor=PAPER, markersize=5,
-               label="hollow: its matched draws"),
+               label="hollow: matched draws"),
     ]  # fmt: skip
     figure.legend(handles=handles, loc="outside upper left", ncols=3 if width == "page" else 2, fontsize=7,
                   columnspacing=1, handletextpad=0.2)  # fmt: skip

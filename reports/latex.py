@@ -148,14 +148,15 @@ def _float(
         if one.group is not None and one.group(row) != above:
             body += [r"\addlinespace"] if above is not None else []
             above = one.group(row)
-            wide = rf"\multicolumn{{{len(one.cells)}}}{{@{{}}p{{{ROOM_PT[width] - 1:.0f}pt}}@{{}}}}"
-            body.append(rf"{wide}{{\raggedright\itshape {breakable(above)}}} \\")
+            # Of no width of its own, so that it stretches no column.
+            name = rf"\parbox[t]{{{ROOM_PT[width] - 1:.0f}pt}}{{\raggedright\itshape {breakable(above)}}}"
+            body.append(rf"\multicolumn{{{len(one.cells)}}}{{@{{}}l@{{}}}}{{\makebox[0pt][l]{{{name}}}}} \\")
         body.append(" & ".join(_cell(c, row, k) for k, c in enumerate(one.cells)) + r" \\")
-    name, gap = size
+    letters, gap = size
     return "\n".join([
         rf"\begin{{{kind}}}[tp]",
-        rf"\caption{{{fmt.latex(caption)}}}\label{{tab:{label}}}",
-        rf"\centering\{name}\setlength{{\tabcolsep}}{{{gap:g}pt}}",
+        rf"\caption{{{fmt.latex(caption)}}}\label{{tab:{label}}}\vspace{{3pt}}",
+        rf"\centering\{letters}\setlength{{\tabcolsep}}{{{gap:g}pt}}",
         rf"\begin{{tabular}}{{@{{}}{''.join(columns)}@{{}}}}",
         rf"\toprule {head} \\ \midrule",
         *body,
