@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from protocol.certificate import signature
 from protocol.certificate.model import plain
@@ -41,11 +43,11 @@ def leaderboard(
     found = sorted(p.parent for p in folder.rglob(CERTIFICATE))
     if not found:
         raise BadInput(str(folder), f"no {CERTIFICATE} below it", "output folders of `protocol certify` or `live`")
-    entries = []
+    entries, console = [], Console(highlight=False)
     for one in found:
         entries.append(entry(one, one.relative_to(folder).as_posix(), rows))
         state = "verified" if entries[-1].verified else f"not verified: {entries[-1].problems[0]}"
-        typer.echo(f"{clean(entries[-1].where)}: {clean(state)}")
+        console.print(Text(f"{clean(entries[-1].where)}: {clean(state)}"), soft_wrap=not console.is_terminal)
     write_leaderboard(entries, title, path)
     typer.echo(f"leaderboard: {path}")
     raise typer.Exit(0 if all(e.verified for e in entries) else 1)

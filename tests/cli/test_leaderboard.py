@@ -142,7 +142,7 @@ def test_ro_crate_holds_the_run_and_says_what_it_is(runs: Path, tmp_path: Path) 
     out = tmp_path / "crate"
     shutil.copytree(runs / "nasty", tmp_path / "run")
     (tmp_path / "run" / "notes.txt").write_text("somebody's own")
-    made = plain(write_folder(tmp_path / "run2", head_for(FunctionSource(quiet), [setting()]), ran()))
+    made = plain(write_folder(tmp_path / "run2", head_for(FunctionSource(quiet, name=NASTY), [setting()]), ran()))
     exports.to_ro_crate(made, tmp_path / "run2", out)
     graph = {part["@id"]: part for part in json.loads((out / "ro-crate-metadata.json").read_text())["@graph"]}
     assert graph["./"]["description"] == made["sentence"]

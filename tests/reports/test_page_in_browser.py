@@ -6,15 +6,17 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browser import CHROMIUM, Browser
 from sample_certificate import HOSTILE, REGIMES, build
+from typer.testing import CliRunner
 
-from reports import charts, figures, panels
+from protocol.cli.main import build as build_app
+from reports import charts, figures, leaderboard, panels
 from reports import format as fmt
 from reports.html import write_report
 
@@ -62,6 +64,16 @@ def middle(browser: Browser, selector: str) -> tuple[float, float]:
         " const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
     )
     return at[0], at[1]
+
+
+def violations(browser: Browser) -> list[Any]:
+    """What axe finds that is moderate or worse."""
+    browser.run(AXE.read_text("utf-8") + ";0")
+    found = browser.run(
+        "axe.run().then(r => r.violations.map(v => [v.impact, v.id, v.nodes[0].html.slice(0, 120),"
+        " v.nodes[0].failureSummary.slice(0, 200)]))"
+    )
+    return [one for one in found if one[0] not in ("minor", None)]
 
 
 def tips(browser: Browser) -> list[str]:
@@ -139,12 +151,41 @@ def test_nothing_is_cut_off_and_axe_finds_nothing(
     assert cut == []
     paper = browser.run("getComputedStyle(document.body).backgroundColor")
     assert (int(re.findall(r"\d+", paper)[0]) < 60) == dark
-    browser.run(AXE.read_text("utf-8") + ";0")
-    found = browser.run(
-        "axe.run().then(r => r.violations.map(v => [v.impact, v.id, v.nodes[0].html.slice(0, 120),"
-        " v.nodes[0].failureSummary.slice(0, 200)]))"
+    assert violations(browser) == []
+
+
+def boards(folder: Path) -> Path:
+    """A leaderboard: two certificates of one name, a nasty one, and one that does not verify."""
+    made = [build(REGIMES[:2], seeds=3, draws=9, name=name)[0] for name in (NASTY, NASTY, HOSTILE, "a.py")]
+    entries = [leaderboard.Entry(f"runs/{k}", c, shown="recomputed", not_shown=["who made it"]) for k, c in
+               enumerate(made[:3])]  # fmt: skip
+    leaderboard.write_leaderboard(
+        [*entries, leaderboard.Entry("runs/x", made[3], ["edited"])], NASTY, folder / "b.html"
     )
-    assert [one for one in found if one[0] not in ("minor", None)] == []
+    return folder / "b.html"
+
+
+def audits(folder: Path) -> Path:
+    """An audit of a published table, one arm with a nasty name."""
+    arms = [("mine", 5.0, 8), (NASTY.replace("/", "-"), 11.9, 16), ("fixed", 7.5, 16)]
+    rows = [f"{name},{seed},{rate + seed / 10},{merges}" for name, rate, merges in arms for seed in range(4)]
+    (folder / "mine.csv").write_text("policy,seed,violation_pct,merges\n" + "\n".join(rows) + "\n", "utf-8")
+    done = CliRunner().invoke(build_app(["audit"]), ["audit", str(folder / "mine.csv"), "--out", str(folder / "out")])
+    assert done.exit_code == 0, done.output
+    return folder / "out" / "audit.html"
+
+
+@pytest.mark.parametrize("made", [boards, audits])
+def test_the_other_pages_at_either_width(
+    browser: Browser, tmp_path: Path, made: Callable[[Path], Path]
+) -> None:  # fmt: skip
+    path = made(tmp_path)
+    for width, dark in ((375, False), (1440, True)):
+        browser.open(path, width, dark=dark)
+        browser.run("document.querySelectorAll('details').forEach(d => d.open = true)")
+        assert browser.complaints == [] and browser.run("document.documentElement.scrollWidth") <= width
+        assert "<script>alert(1)<" in browser.run("document.body.textContent")
+        assert violations(browser) == []
 
 
 def test_print_is_short(browser: Browser, page: tuple[dict[str, Any], Path], tmp_path: Path) -> None:

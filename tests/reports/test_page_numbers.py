@@ -19,7 +19,7 @@ from protocol.evidence.model import OPTIMUM, Evidence
 from protocol.replay.measurements import SERVED
 from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM
 from protocol.workload.slo import Slo
-from reports import charts, reading
+from reports import charts, leaderboard, reading
 from reports import format as fmt
 from reports.html import write_report
 
@@ -75,6 +75,27 @@ def test_every_number_of_the_text_is_stored(tmp_path: Path) -> None:
     fixed |= tokens(json.dumps(reading.RECOMPUTE)) | {"95"}
     assert sorted(words - stored - fixed) == []
     assert len(words - fixed) > 100
+
+
+def test_every_number_of_a_leaderboard_is_stored(tmp_path: Path) -> None:
+    made = [build(REGIMES[:3], seeds=3, draws=9, name=name)[0] for name in ("a.py", "b.py", "c.py")]
+    made[1]["claims"][0]["envelope"] |= {"gain_pp": -7.31, "interval_pp": [-9.08, -5.13]}
+    entries = [leaderboard.Entry(f"run-{'xyz'[k]}", c, ["edited"] * (k == 2), "recomputed", ["who"]) for k, c in
+               enumerate(made)]  # fmt: skip
+    leaderboard.write_leaderboard(entries, "Board", tmp_path / "b.html")
+    page = (tmp_path / "b.html").read_text("utf-8")
+    body = re.sub(r"<(style)[^>]*>.*?</\1>", " ", page[page.index("<body>") :], flags=re.S)
+    words = tokens(html.unescape(re.sub(r"<[^>]*>", " ", body)))
+    stored = set().union(*map(shown, leaves(made[:2]))) | {"3"}  # entries in all
+    boards = leaderboard.boards(entries)
+    for board in boards:  # the scale holds every gain and limit, 4 % to spare at either end
+        envelopes = [row["e"] for row in board["rows"]]
+        ends = [0.0, *(v for e in envelopes for v in (e["gain_pp"], *(e["interval_pp"] or ())))]
+        spare = 0.04 * (max(ends) - min(ends))
+        assert board["axis"] == pytest.approx((min(ends) - spare, max(ends) + spare))
+        stored |= shown(board["axis"][0]) | shown(board["axis"][1])
+    assert "7.31" in words and "9.08" in words and len(boards) == 3
+    assert sorted(words - stored - tokens((TEMPLATES / "leaderboard.html.j2").read_text("utf-8"))) == []
 
 
 def test_a_number_that_is_not_stored_would_be_found() -> None:
