@@ -13,6 +13,7 @@ import pytest
 
 from protocol.errors import BadInput
 from reports import comparison, comparison_figures
+from reports.figures import styled
 
 SETTINGS = {"alpha": 0.05, "min_effect_pp": 0.5}
 NASTY = "<script>alert(1)</script> & 100% $x_$"
@@ -50,15 +51,27 @@ def write(folder: Path, rows: Any = None, **asked: Any) -> Path:
     return folder
 
 
+@pytest.fixture
+def tables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes seconds."""
+    monkeypatch.setattr(comparison, "comparison_figures", lambda *_: {})
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The files of either width."""
+    return {width: write(tmp_path_factory.mktemp(width), width=width) for width in ("column", "page")}
+
+
 def test_files_are_the_same_bytes_every_time(tmp_path: Path) -> None:
-    first, second = (comparison.write(ROWS, SETTINGS, TRIED, tmp_path / name) for name in "ab")
+    first, second = (comparison.write(ROWS[:1], SETTINGS, TRIED, tmp_path / name) for name in "ab")
     names = [f"{name}.{s}" for name in TABLES for s in ("tex", "md", "csv")]
     names += [f"{name}.{s}" for name in FIGURES for s in ("pdf", "svg")]
     assert [p.name for p in first] == names
     assert [p.read_bytes() for p in first] == [p.read_bytes() for p in second]
 
 
-def test_csv_keeps_every_number(tmp_path: Path) -> None:
+def test_csv_keeps_every_number(tmp_path: Path, tables_alone: None) -> None:
     write(tmp_path, [row("a", "r", 1 / 3), row("b", "r", None), row("b", "s", 2.0)])
     known, unknown, _ = csv.DictReader((tmp_path / "comparison.csv").read_text().splitlines())
     assert float(known["gain_pp"]) == 1 / 3 and float(known["interval_low_pp"]) == 1 / 3 - 0.5
@@ -74,7 +87,7 @@ def test_csv_keeps_every_number(tmp_path: Path) -> None:
     assert runs[2]["shown"] == "no: abandoned" and runs[2]["root_seed"] == ""
 
 
-def test_markdown_and_latex_show_names_as_they_are(tmp_path: Path) -> None:
+def test_markdown_and_latex_show_names_as_they_are(tmp_path: Path, tables_alone: None) -> None:
     write(tmp_path)
     for name in TABLES:
         tex, md = ((tmp_path / f"{name}.{s}").read_text() for s in ("tex", "md"))
@@ -85,7 +98,7 @@ def test_markdown_and_latex_show_names_as_they_are(tmp_path: Path) -> None:
     assert "Holm-corrected over the 17 claims that were tried" in tex and "+1.25*" in tex
 
 
-def test_columns_decimals_and_width_are_what_was_asked_for(tmp_path: Path) -> None:
+def test_columns_decimals_and_width_are_what_was_asked_for(tmp_path: Path, tables_alone: None) -> None:
     tex = (write(tmp_path, width="column", columns=("scheduler", "saved"), decimals=1) / "comparison.tex").read_text()
     head = tex.partition("toprule")[2].partition("midrule")[0]
     assert "Saved" in head and "By load" not in head and r"\begin{table}[tp]" in tex
@@ -97,12 +110,16 @@ def test_columns_decimals_and_width_are_what_was_asked_for(tmp_path: Path) -> No
     assert not (tmp_path / "none").exists()
 
 
-def test_regimes_that_do_not_fit_beside_the_others_go_on_below(tmp_path: Path) -> None:
+def test_regimes_that_do_not_fit_beside_the_others_go_on_below(tmp_path: Path, tables_alone: None) -> None:
     rows = [row(name, f"regime-{k}", 12.25) for name in ("a", "b") for k in range(14)]
     tex = (write(tmp_path, rows, width="column") / "comparison-gains.tex").read_text()
     assert tex.count(r"\begin{table}") == 3 and all(tex.count(f"regime-{k} ") == 1 for k in range(14))
-    drawn = {p.name for p in tmp_path.glob("comparison*.pdf")}
-    assert {"comparison-2.pdf", "comparison-budget-2.pdf", "comparison-seeds-2.pdf"} <= drawn
+    with styled():
+        drawn = comparison_figures.comparison_figures(rows[:14], SETTINGS, "column")
+    assert {name: len(figure.axes) for name, figure in drawn.items() if name.startswith("-budget")} == {
+        "-budget": 5, "-budget-2": 5, "-budget-3": 4,
+    }  # fmt: skip
+    assert all(figure.get_size_inches()[1] <= 7 for figure in drawn.values())
 
 
 PAPERS = {
@@ -113,10 +130,12 @@ PAPERS = {
 
 @pytest.mark.parametrize("width", ["column", "page"])
 @pytest.mark.parametrize("kind", PAPERS)
-def test_a_paper_of_three_tables_and_four_figures(tmp_path: Path, kind: str, width: Any) -> None:
+def test_a_paper_of_three_tables_and_four_figures(
+    tmp_path: Path, drawn: dict[str, Path], kind: str, width: str
+) -> None:  # fmt: skip
     if shutil.which("pdflatex") is None or subprocess.run(["kpsewhich", f"{kind}.cls"], capture_output=True).returncode:
         pytest.skip(f"NO PDFLATEX OR NO {kind}: apt-get install texlive-latex-recommended texlive-publishers")
-    write(tmp_path, width=width)
+    shutil.copytree(drawn[width], tmp_path, dirs_exist_ok=True)
     star = "*" if width == "page" else ""
     figures = "".join(
         rf"\begin{{figure{star}}}\centering\includegraphics{{{name}.pdf}}\caption{{{name}}}\end{{figure{star}}}"
@@ -136,11 +155,10 @@ def test_a_paper_of_three_tables_and_four_figures(tmp_path: Path, kind: str, wid
     assert "Float too large" not in said and all(f"{name}.pdf" in said for name in FIGURES)
 
 
-def test_figures_are_as_wide_as_asked_and_embed_their_fonts(tmp_path: Path) -> None:
+def test_figures_are_as_wide_as_asked_and_embed_their_fonts(drawn: dict[str, Path]) -> None:
     for width, inches in (("column", 3.17), ("page", 6.5)):
-        write(tmp_path / width, width=width)
         for name in FIGURES:
-            data = (tmp_path / width / f"{name}.pdf").read_bytes()
+            data = (drawn[width] / f"{name}.pdf").read_bytes()
             box = re.search(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+) \]", data)
             assert box and abs(float(box[1]) - 72 * inches) < 0.5 and float(box[2]) < 72 * 9
             assert b"/FontFile2" in data and b"/Type3" not in data
