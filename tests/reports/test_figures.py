@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib
@@ -140,3 +143,33 @@ def test_timeline_of_peer_merges(tmp_path: Path) -> None:
     figure = figures.timeline(trace, Schedule(np.arange(3) * 5 * 10**9, busy), m, Slo.parse("e2e<=1s"), 10**11)
     assert sum(len(c.get_paths()) for c in figure.axes[1].collections) == 6
     figures.save(figure, tmp_path / "timeline")
+
+
+#: Linear RGB as it is seen without one kind of cone (Machado, Oliveira and Fernandes 2009, severity 1).
+CONES = {
+    "red": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "green": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "blue": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+    "none": np.eye(3).tolist(),
+}
+
+
+def lab(colour: str, cones: str) -> Any:
+    """CIE Lab of `#rrggbb`, as it is seen."""
+    srgb = np.array([int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)])
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    linear = np.clip(np.array(CONES[cones]) @ linear, 0, 1)
+    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ linear
+    x, y, z = np.cbrt(np.maximum(xyz / [0.9505, 1.0, 1.089], 0.008856))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("cones", CONES)
+def test_every_pair_of_roles_is_told_apart_without_a_kind_of_cone(cones: str) -> None:
+    css = (Path(figures.__file__).parent / "templates" / "report.css").read_text("utf-8")
+    dark = re.findall(r"--(?:draws|policy|optimum): (#\w{6})", css)
+    light = [figures.DRAWS, figures.POLICY_COLOUR, figures.OPTIMUM_COLOUR]
+    assert len(dark) == 9 and dark[:3] == light
+    for roles in (light, dark[3:6]):
+        for a, b in itertools.combinations(roles, 2):
+            assert np.linalg.norm(lab(a, cones) - lab(b, cones)) > 15, (a, b)
