@@ -48,7 +48,7 @@ Width = Literal["column", "page"]
 INCHES: dict[Width, float] = {"column": 3.17, "page": 6.5}
 #: Panels of a set of subfigures: beside each other, and in all.
 _ABREAST: dict[Width, int] = {"column": 1, "page": 3}
-_MOST_PANELS: dict[Width, int] = {"column": 5, "page": 12}
+_MOST_PANELS: dict[Width, int] = {"column": 5, "page": 9}
 #: Labels below an axis of seeds, and the name of what is counted above it.
 _LABELS: dict[Width, int] = {"column": 14, "page": 40}
 _EXCESS: dict[Width, str] = {
@@ -149,7 +149,7 @@ def envelope_set(shown: Sequence[Shown], width: Width = "page", first: int = 0) 
     """The envelopes of several claims as subfigures (a), (b), ...; first : of the set, which began elsewhere."""
     abreast = min(_ABREAST[width], len(shown))
     deep = -(-len(shown) // abreast)
-    figure = Figure(figsize=(INCHES[width], 0.75 + deep * (1.75 if width == "page" else 1.6)), layout="constrained")
+    figure = Figure(figsize=(INCHES[width], 0.75 + deep * (1.75 if width == "page" else 1.25)), layout="constrained")
     grid = figure.subplots(deep, abreast, squeeze=False)
     for k, (axes, one) in enumerate(zip(grid.flat, shown, strict=False)):
         _envelope(axes, one, 3.4, 10 if width == "page" else _LABELS[width])

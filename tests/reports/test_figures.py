@@ -173,3 +173,24 @@ def test_every_pair_of_roles_is_told_apart_without_a_kind_of_cone(cones: str) ->
     for roles in (light, dark[3:6]):
         for a, b in itertools.combinations(roles, 2):
             assert np.linalg.norm(lab(a, cones) - lab(b, cones)) > 15, (a, b)
+
+
+@pytest.mark.parametrize(("width", "inches", "most"), [("column", 3.17, 5), ("page", 6.5, 9)])
+def test_a_set_of_claims_is_lettered_and_fits_a_page(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, width: Any, inches: float, most: int
+) -> None:
+    names = tuple(f"regime-{k}" for k in range(10))
+    certificate, evidence = build(names, seeds=2, draws=9)
+    shown = [(claim, [e for e in evidence if e.regime == claim["regime"]], 0) for claim in certificate["claims"]]
+    with figures.styled():
+        figure = figures.envelope_set(shown[:most], width)
+        rest = figures.envelope_set(shown[most:], width, most)
+    titles = [axes.get_title(loc="left") for axes in figure.axes if axes.lines]
+    assert [title[:3] for title in titles] == [f"({letter})" for letter in "abcdefghi"[:most]]
+    assert rest.axes[0].get_title(loc="left").startswith(f"({'abcdefghij'[most]}) regime-{most}")
+    assert tuple(figure.get_size_inches()) == (inches, pytest.approx(figure.get_size_inches()[1]))
+    assert figure.get_size_inches()[1] <= 7 and figures.lettered(26) == "(aa)"
+    monkeypatch.setattr(figures, "save", lambda figure, stem: stem)  # which takes seconds
+    if width == "column":
+        drawn = figures.write_figures(certificate, evidence, tmp_path, width)
+        assert {"envelopes", "envelopes-2"} <= set(drawn)
