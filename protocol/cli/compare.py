@@ -41,7 +41,7 @@ def compare_command(
         str, typer.Option(help="with --out: of LaTeX tables and figures, `column` of a two-column paper or `page`")
     ] = "page",
     columns: Annotated[
-        str | None, typer.Option(help=f"with --out: of the LaTeX table, some of {','.join(comparison.COLUMNS)}")
+        str | None, typer.Option(help=f"with --out: of the LaTeX table, some of {', '.join(comparison.COLUMNS)}")
     ] = None,
     decimals: Annotated[int, typer.Option(min=0, max=6, help="with --out: of percentage points in LaTeX")] = 2,
     json_: options.Json = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,7 +48,7 @@ def inspect(
         typer.echo(canonical_json({**facts, "report": list(recorded.report)}), nl=False)
         return
     console = Console(highlight=False)
-    said = [(name.replace("_", " "), _said(value)) for name, value in facts.items()]
+    said = [(re.sub("_s$", " (s)", name).replace("_", " "), _said(value)) for name, value in facts.items()]
     console.print(clean(str(file)), markup=False, soft_wrap=True)
     console.print(fitted.facts(said, console.width), soft_wrap=True)
     for line in timeline(recorded.schedule, recorded.fragments):

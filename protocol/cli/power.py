@@ -100,7 +100,7 @@ def power(
     console.print(
         f"Seeds for {100 * target:g} % power at {gain:g} pp, minimum effect {min_effect:g} pp and level {level:g}; "
         f"[dim]simulated, {reps} certificates each, at least {MIN_SEEDS} seeds. A seed costs draws + 2 replays.[/]",
-        soft_wrap=True,
+        soft_wrap=not console.is_terminal,
     )  # fmt: skip
     if out is not None:
         console.print(f"figure: {out / 'power.svg'}", soft_wrap=True)

@@ -29,7 +29,7 @@ def report(
         str, typer.Option(help="with --out: of LaTeX tables and figures, `column` of a two-column paper or `page`")
     ] = "page",
     columns: Annotated[
-        str | None, typer.Option(help=f"with --out: of the claims table, some of {','.join(paper.COLUMNS)}")
+        str | None, typer.Option(help=f"with --out: of the claims table, some of {', '.join(paper.COLUMNS)}")
     ] = None,
     decimals: Annotated[int, typer.Option(min=0, max=6, help="with --out: of percentage points in LaTeX")] = 2,
 ) -> None:
