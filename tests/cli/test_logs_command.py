@@ -36,7 +36,7 @@ def test_what_a_log_says(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     assert facts["merges_by_fragment"] == [1, 2] and facts["last_ends_s"] == 23.0 and facts["span_s"] is None
     code, out, _ = said(capsys, monkeypatch, log)
     assert code == 0 and all(len(row) <= 80 for row in out.splitlines()[1:] if "note: " not in row)
-    assert "lengths s" in out and "2 to 3 (median 3)" in out and "0 s  " in out and "xxx" in out
+    assert "lengths (s)" in out and "2 to 3 (median 3)" in out and "0 s  " in out and "xxx" in out
 
 
 def test_a_timeline_has_a_mark_for_each_second() -> None:
