@@ -85,11 +85,15 @@ class Host:
         if self.group is not None:
             self.group.remove()
 
+    def request(self) -> dict[str, Any] | None:
+        """The next request; None at the end."""
+        text = self.requests.line()
+        return None if text is None else dict(json.loads(text))
+
     def prepare(self, request: dict[str, Any]) -> None:
         """Import what runs would import again and again, then leave the machine's file system."""
         sandbox.die_with_parent(request["parent"], signal.SIGTERM)
         sandbox.keep_proc()
-        sys.path += [p for p in request["path"] if p not in sys.path]
         wanted = request["namespaces"]
         self.group = cgroups.make()
         self.refused = namespaces.enter() if wanted is not None else "not asked"
@@ -102,6 +106,8 @@ class Host:
             from adapters.schedulers import warming
 
             warming.warm()
+        # Only now, and for the runs: what lies there is the scheduler's, and this process executes none of it.
+        sys.path += [p for p in request["path"] if p not in sys.path]
         if self.refused is None:
             self.refused = namespaces.build(os.path.join(self.folder, "root"), writable=self.folder, **wanted)
             if self.refused is None:
@@ -247,12 +253,14 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     inspect.signature(loading.Refused)  # compiles what it needs once, not once a run
     inspect.signature(object)
-    for turn, text in enumerate(host.requests.lines()):
-        request = json.loads(text)
+    turn = 0
+    # Neither text nor request is held by anything that a run could look through: it clears what it was told.
+    while (request := host.request()) is not None:
         if request["type"] == "prepare":
             host.prepare(request)
         else:
             host.run(request, turn)
+        turn += 1
     sandbox.kill_descendants()
     host.tidy()
 

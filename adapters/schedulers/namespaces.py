@@ -237,7 +237,8 @@ def _copy(root: str, folder: str, files: Sequence[str], inside: Sequence[str]) -
     for path in files:
         if _inside(path, folder):
             os.makedirs(os.path.dirname(root + path), exist_ok=True)
-            shutil.copy(path, root + path)
+            shutil.copyfile(path, root + path)
+            os.chmod(root + path, 0o555 if os.stat(path).st_mode & 0o111 else 0o444)
         elif not os.path.exists(root + path):
             _bind(path, root)
     for path in inside:

@@ -419,9 +419,20 @@ class ProcessSource:
         self.confinement = found
 
     def _note(self, said: dict[str, Any]) -> None:
-        """Take down which files a run imported or read that the digest does not cover."""
-        named = [f for key in ("sources", "opened") for f in said.get(key) or () if isinstance(f, str)]
+        """Take down which files a run imported or read that the digest does not cover.
+
+        A run that ran code of the scheduler may say anything: what it could not have read, it has not.
+        Raises SchedulerError where it says no list of paths.
+        """
+        told = [said.get(key) or [] for key in ("sources", "opened")]
+        if not all(isinstance(names, list) for names in told):
+            self.stop_host()
+            found = wire.short({key: said.get(key) for key in ("sources", "opened")})
+            raise SchedulerError(f"{self.name}: found {found} of the files that it read; expected lists of paths")
+        named = [f for names in told for f in names if isinstance(f, str)]
+        granted = [Path(os.path.realpath(p)) for p in self._readable()]
         fresh = {Path(f) for f in named if os.path.isfile(f)} - set(self._files)
+        fresh = {f for f in fresh if any(Path(os.path.realpath(f)).is_relative_to(g) for g in granted)}
         trusted = [Path(os.path.realpath(p)) for p in (*protocol.__path__, *adapters.__path__)]
         trusted += [Path(os.path.realpath(sysconfig.get_path(p))) for p in ("stdlib", "purelib", "platlib")]
         beyond = {f for f in fresh if not any(f.is_relative_to(t) for t in trusted)}

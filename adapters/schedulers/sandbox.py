@@ -181,6 +181,10 @@ _CONSTANT_LIMITS = {
 def forget_the_shell() -> None:
     """Nothing that whoever started the harness left in its process shows: signals ignored or blocked, the umask."""
     os.umask(0o077)
+    try:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    except (AttributeError, OSError):  # not on Linux, or of a policy that may not be left
+        pass
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}:
         try:
             signal.signal(number, signal.SIG_DFL)

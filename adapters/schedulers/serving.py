@@ -56,17 +56,21 @@ class Pipe:
         self.incoming, self.outgoing = incoming, outgoing
         self._rest = b""
 
-    def lines(self) -> Iterator[bytes]:
+    def line(self) -> bytes | None:
+        """The next line; None at the end."""
         while True:
             head, found, self._rest = self._rest.partition(b"\n")
             if found:
-                yield head
-                continue
+                return head
             self._rest = head
             chunk = os.read(self.incoming, 1 << 16)
             if not chunk:
-                return
+                return None
             self._rest += chunk
+
+    def lines(self) -> Iterator[bytes]:
+        while (line := self.line()) is not None:
+            yield line
 
     def exactly(self, size: int) -> bytes:
         """The next `size` bytes.  Raises EOFError when the pipe ends before."""
@@ -89,6 +93,9 @@ def run(request: dict[str, Any], pipe: Pipe, host: int, log: int, held_bytes: in
     """Everything the fork does.  The first line that it sends says how it is confined."""
     sandbox.die_with_parent(host, signal.SIGKILL)
     os.setsid()
+    # An input of its own: the flags of one that runs shared would stay.
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
     for fd in range(3, max(pipe.incoming, pipe.outgoing, log) + 64):
@@ -101,8 +108,11 @@ def run(request: dict[str, Any], pipe: Pipe, host: int, log: int, held_bytes: in
     clock = None
     if request["command"] is None and "clock" not in request["without"]:
         clock = Clock(request["clock_shift_s"])
-    pipe.send(wire.dumps(_confine(request, clock, limits)))
+    confined = _confine(request, clock, limits)
+    pipe.send(wire.dumps(confined))
+    os.environ.pop("LD_LIBRARY_PATH", None)  # for the interpreter alone, and nobody declared it
     os.environ.update(request["environment"])
+    _forget(request, bool(confined["landlock_abi"]))
     if request["command"]:
         os.dup2(pipe.incoming, 0)
         os.dup2(pipe.outgoing, 1)
@@ -114,6 +124,17 @@ def run(request: dict[str, Any], pipe: Pipe, host: int, log: int, held_bytes: in
     _serve(request, pipe, clock)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+
+
+def _forget(request: dict[str, Any], enforced: bool) -> None:
+    """Drop what only confining needed: paths of the harness's output, and which run of a seed this is.
+
+    enforced : whether the kernel keeps hidden files hidden, so that Python need not know them.
+    """
+    for key in ("clock_shift_s", "environment", "listable", "namespaces_refused", "own_pids", "grouped", "without"):
+        request.pop(key, None)
+    if enforced:
+        request["hidden"] = ()
 
 
 def _confine(request: dict[str, Any], clock: Clock | None, limits: list[str]) -> dict[str, object]:

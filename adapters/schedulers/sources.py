@@ -140,7 +140,8 @@ def digest(target: Target, files: Iterable[Path], environment: Mapping[str, str]
     for path in sorted(known):
         data = path.read_bytes()
         name = os.path.relpath(path, target.folder) if path.is_relative_to(target.folder) else path.name
-        sha.update(f"{len(name.encode())} {name} {len(data)}\n".encode() + data)
+        runs = " x" if path.stat().st_mode & 0o111 else ""  # which shows to whoever asks
+        sha.update(f"{len(name.encode())} {name} {len(data)}{runs}\n".encode() + data)
     return sha.hexdigest()
 
 

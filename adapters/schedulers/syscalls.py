@@ -44,13 +44,15 @@ _REFUSED: _Calls = {
     "request_key": (249, 218), "keyctl": (250, 219),
     # Notes left in what the kernel caches of files, and how full disks are.
     "mincore": (27, 232), "cachestat": (451, 451), "preadv2": (327, 286), "pwritev2": (328, 287),
-    "statfs": (137, 43), "fstatfs": (138, 44),
+    "statfs": (137, 43), "fstatfs": (138, 44), "ustat": (136, None), "sysfs": (139, None), "fadvise64": (221, 223),
+    "readahead": (187, 213),
     # Other processes: their memory, their priorities; the kernel's log.
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272),
     "setpriority": (141, 140), "sched_setparam": (142, 118), "sched_setscheduler": (144, 119),
     "sched_setattr": (314, 274), "ioprio_set": (251, 30), "syslog": (103, 116),
     # How it was started: priorities.
     "getpriority": (140, 141), "sched_getattr": (315, 275), "ioprio_get": (252, 31),
+    "sched_getscheduler": (145, 120), "sched_getparam": (143, 121), "sched_rr_get_interval": (148, 127),
     # What others do with files; numbers that count all processes and mounts of the machine.
     "inotify_init": (253, None), "inotify_init1": (294, 26), "fanotify_init": (300, 262), "pidfd_open": (434, 434),
     "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "statmount": (457, 457), "listmount": (458, 458),
@@ -85,11 +87,14 @@ _PRETENDED: _Calls = {"flock": (73, 32)}
 _FUTEX = (202, 98)
 #: Its operations whose fourth argument, where there is one, is an absolute time.
 _FUTEX_UNTIL = (6, 9, 11, 13)
-_IOCTL, _FCNTL, _GETSOCKOPT = (16, 29), (72, 25), (55, 209)
+_IOCTL, _FCNTL, _GETSOCKOPT, _MADVISE = (16, 29), (72, 25), (55, 209), (28, 233)
 #: Terminal size and mode, bytes waiting, non-blocking, close on exec.  Others can mark a file that is only read.
 _IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
-#: Write hints stay with a file, too; locks, leases and notices reach whoever else has it open.
-_FCNTLS = dict.fromkeys((1036, 1038, 1024, 1026, 5, 36), _REFUSE) | dict.fromkeys((6, 7, 37, 38), _DONE)
+#: Write hints stay with a file, too; locks, leases, notices and owners reach whoever else has it open.
+_FCNTLS = dict.fromkeys((1036, 1038, 1024, 1026, 5, 36, 8, 9, 10, 11, 15, 16), _REFUSE)
+_FCNTLS |= dict.fromkeys((6, 7, 37, 38), _DONE)
+#: Advice that drops a file's pages from the cache, for all who read it.
+_ADVICE = dict.fromkeys((20, 21), _REFUSE)
 #: Type, last error, sizes of buffers, protocol, domain.
 _SOCKET_OPTIONS = (3, 4, 7, 8, 38, 39)
 
@@ -124,6 +129,7 @@ def _program(machine: str, own_pid: int | None, clocks: bool = False) -> bytes:
     by_value: tuple[tuple[int, int, dict[int, int], int], ...] = (
         (_IOCTL[column], 1, dict.fromkeys(_IOCTLS, _ALLOW), _NO_TTY),
         (_FCNTL[column], 1, _FCNTLS, _ALLOW),
+        (_MADVISE[column], 2, _ADVICE, _ALLOW),
         (_GETSOCKOPT[column], 2, dict.fromkeys(_SOCKET_OPTIONS, _ALLOW), _REFUSE),
     )
     for number, argument, listed, other in by_value:
