@@ -11,10 +11,18 @@ import pytest
 from test_unrecorded_inputs import LACKING, decided, opened
 
 from adapters.schedulers import open_scheduler
+from adapters.schedulers.confinement import WITHOUT
 from adapters.schedulers.process import ProcessSource
 from protocol.errors import SchedulerError
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Landlock, namespaces or seccomp")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="needs Landlock, namespaces or seccomp"),
+    pytest.mark.confined,
+]
+
+
+def needs(part: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(part in WITHOUT, reason=f"{part} is taken away: nothing is said of this row then")
 
 
 @pytest.fixture
@@ -47,6 +55,7 @@ def test_what_lies_on_the_python_path_is_executed_by_no_host(
         assert shims / "sklearn.py" in source.files
 
 
+@needs("landlock")
 def test_no_frame_tells_where_results_go(folder: Path, tmp_path: Path) -> None:
     hidden = tmp_path / "results-of-this-run"
     hidden.mkdir()
@@ -142,6 +151,7 @@ def test_the_flags_of_an_input_do_not_last(
         assert [merges(source), merges(source), merges(source)] == [0, 0, 0]
 
 
+@needs("seccomp")
 def test_nothing_is_dropped_from_the_cache_of_files(folder: Path) -> None:
     code = """
         import mmap, os
