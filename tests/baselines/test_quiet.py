@@ -217,7 +217,7 @@ def best_gain(plan: Plan) -> float:
 
 
 def planned(load: Load, obs: Observation, sweeps: int = 60) -> Plan:
-    plan = Plan(load, 1.0, obs, None)
+    plan = Plan(load, 1.0, 0, obs, None)
     for _ in range(sweeps):
         plan.sweep()
     return plan
@@ -242,10 +242,10 @@ def test_the_rule_is_choosier_early_and_never_past_h_max(observe: Observe) -> No
     mixed, calm, burst = (np.zeros((2, AGES_S)) for _ in range(3))
     mixed[0, 5], mixed[1, 5], calm[0, 5], burst[1, 5] = 0.2, 0.8, 1.0, 1.0
     assert (plan.gaps, plan.stride) == (24, 2)
-    most = [max((n for n in range(40) if plan.merge(mixed, n, w)), default=-1) for w in range(49)]
+    most = [max((n for n in range(40) if plan.better(mixed, n, w) >= 0), default=-1) for w in range(49)]
     assert most[0] < most[-2] and most[-1] == 39
     assert all(a <= b for a, b in itertools.pairwise(most))
-    assert plan.merge(calm, 0.0, 0) and not plan.merge(burst, 9.0, 0)
+    assert plan.better(calm, 0.0, 0) > 0 > plan.better(burst, 9.0, 0)
 
 
 def decided(observe: Observe, counts: list[float], **last: object) -> bool:
@@ -279,7 +279,7 @@ def test_a_fit_that_takes_several_decisions_forgets_no_second(
     scheduler, counts = Quiet(), CLOCK[:400] + [6.0] * 40
     for t in range(10, len(counts) + 1):
         scheduler.decide(observe(per_s=counts[:t], in_flight=2))
-    ages = scheduler.load.belief[1]
+    ages = scheduler.watch.load.belief[1]
     assert ages[37:42].sum() > 0.95
 
 
@@ -307,5 +307,5 @@ def test_it_decides_whatever_comes(
             steps_since_merge=min(128 + 8 * (t // 7), h_max), h_max=h_max,
         )  # fmt: skip
         assert scheduler.decide(seen) in (True, False)
-    assert 0.0 <= scheduler.load.busy <= 1.0
-    assert scheduler.plan is None or np.isfinite(scheduler.plan.gain)
+    assert 0.0 <= scheduler.watch.load.busy <= 1.0
+    assert scheduler.watch.plan is None or np.isfinite(scheduler.watch.plan.gain)
