@@ -78,9 +78,7 @@ class PeersWhenQuiet:
         better = {i: self.islands[i].better(observation, states[i]) for i in ready}
         order = sorted(ready, key=lambda i: -better[i])
         pairs = [
-            (min(a, b), max(a, b))
-            for a, b in zip(order[::2], order[1::2], strict=False)
-            if better[a] + better[b] >= 0
+            (min(a, b), max(a, b)) for a, b in zip(order[::2], order[1::2], strict=False) if better[a] + better[b] >= 0
         ]
         self.merging.update({i: observation.time_s for pair in pairs for i in pair})
         return Decision(True, tuple(pairs)) if pairs else Decision(False)
