@@ -1,13 +1,15 @@
-"""Who merges with whom, and when, after `quiet`: a filter and a stopping rule for each island, and pairs of the most willing.
+"""Who merges with whom: the filter and the stopping rule of `quiet` for each island, and pairs of willing ones.
 
 Each island is watched by itself as `baselines/quiet.py` watches a server: its arrivals are what it has answered and
-has in flight or queued, and nothing is assumed to be common to two islands.  The rule says by how many requests
-merging now is better for that island than waiting, infinitely many at H_max.  Among those that may merge, pairs of the
-largest sums are taken as long as a sum is at least 0: of all sets of pairs that is the one of largest total, since the
-total does not depend on who is paired with whom.  So a busy island waits, a quiet one takes another quiet one, and one
-that must merge takes the most willing.  Equals are taken in random order, so that partners change.
+has in flight or queued, and nothing is taken to be common to two islands.  The rule says by how many requests merging
+now is better for that island than waiting; infinitely many at H_max, and when it never had a request.
 
-How long a pair's merge occupies an island is seen after its first one; until then, as long as one of all islands.
+Those that may merge are paired from the most willing down, as long as the two together gain.  Of all sets of pairs that
+one has the largest total, because a total does not depend on who is paired with whom.  So a busy island waits, a quiet
+one takes another quiet one, and one that must merge takes the most willing.  Equals come in random order, so that
+partners change.  An island that has no plan yet waits for it.
+
+How long a merge of a pair occupies it is seen after the first one; until then, as long as one of all islands.
 """
 
 from __future__ import annotations
@@ -55,6 +57,16 @@ class Island:
         return self.watch.better(seen, self.part, present, waited)
 
 
+def willing(better: dict[int, float]) -> list[tuple[int, int]]:
+    """The pairs to merge, the most willing two first: while two together gain, or one of them must."""
+    order = sorted(better, key=lambda i: -better[i])
+    return [
+        (min(a, b), max(a, b))
+        for a, b in zip(order[::2], order[1::2], strict=False)
+        if better[a] == math.inf or better[a] + better[b] >= 0
+    ]
+
+
 class PeersWhenQuiet:
     """The scheduler."""
 
@@ -73,13 +85,13 @@ class PeersWhenQuiet:
         for mine, state in zip(self.islands, states, strict=True):
             mine.see(observation.time_s, state)
             mine.watch.learn(learnt, WORK)
-        ready = [i for i in self.rng.permutation(len(states)).tolist()
-                 if states[i].steps_since_merge >= observation.h_min]  # fmt: skip
-        better = {i: self.islands[i].better(observation, states[i]) for i in ready}
-        order = sorted(ready, key=lambda i: -better[i])
-        pairs = [
-            (min(a, b), max(a, b)) for a, b in zip(order[::2], order[1::2], strict=False) if better[a] + better[b] >= 0
-        ]
+        order = self.rng.permutation(len(states)).tolist()
+        better = {
+            i: self.islands[i].better(observation, states[i])
+            for i in order
+            if states[i].steps_since_merge >= observation.h_min
+        }
+        pairs = willing(better)
         self.merging.update({i: observation.time_s for pair in pairs for i in pair})
         return Decision(True, tuple(pairs)) if pairs else Decision(False)
 

@@ -52,19 +52,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--draws", default="999")
     parser.add_argument("--jobs", default="2")
+    parser.add_argument("--runs", type=Path, help="keep the certificates here, and take those that are here already")
     options = parser.parse_args()
     rows, verdicts, made_by = [], [], {}
     with tempfile.TemporaryDirectory() as scratch:
         for scheduler in SCHEDULERS:
-            command = [sys.executable, "-m", "protocol", "certify", scheduler, "--draws", options.draws]
-            run = subprocess.run(
-                [*command, "--jobs", options.jobs, "--out", f"{scratch}/{Path(scheduler).stem}", "--json"],
-                capture_output=True, text=True,
-            )  # fmt: skip
-            if run.returncode == 2:
-                raise SystemExit(f"{scheduler}: {run.stderr}")
-            made = json.loads(run.stdout)
-            made_by[scheduler] = read_certificate(Path(scratch, Path(scheduler).stem))
+            folder = (options.runs or Path(scratch)) / Path(scheduler).stem
+            if not (folder / "certificate.json").is_file():
+                _certify(scheduler, folder, options.draws, options.jobs)
+            made = json.loads((folder / "certificate.json").read_text("utf-8"))
+            made_by[scheduler] = read_certificate(folder)
             verdicts.append(f"| `{scheduler}` | {made['verdict']} | {made['sentence']} |")
             rows += [_row(scheduler, claim) for claim in made["claims"]]
             print(rows[-1], flush=True)
@@ -107,6 +104,14 @@ interval of t over seeds; * where p (one-sided sign flips) is at most 0.05 after
     before = options.out.read_text(encoding="utf-8") if options.out.is_file() else ""
     kept = before[before.index(KEPT) :] if KEPT in before else ""
     options.out.write_text(text + (f"\n{kept}" if kept else ""), encoding="utf-8")
+
+
+def _certify(scheduler: str, folder: Path, draws: str, jobs: str) -> None:
+    """Raises SystemExit where it could not be judged."""
+    command = [sys.executable, "-m", "protocol", "certify", scheduler, "--draws", draws, "--jobs", jobs, "--out"]
+    run = subprocess.run([*command, str(folder)], capture_output=True, text=True)
+    if run.returncode == 2:
+        raise SystemExit(f"{scheduler}: {run.stderr}")
 
 
 def _differences(made_by: Mapping[str, Certificate]) -> str:

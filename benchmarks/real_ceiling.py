@@ -1,8 +1,9 @@
 """What a causal scheduler could gain on a real trace, if it knew how that very trace behaves.
 
-A forecaster of what a merge costs (ridge regression, linear or with radial basis functions) reads what every scheduler
-sees: arrivals and prompt tokens of the last 1 to 120 seconds, requests in flight or queued.  Its forecasts, in bins, are
-the states of a Markov chain, and backward induction (`protocol/placement/ceiling.py`) makes the best stopping rule.
+A forecaster of what a merge costs (ridge regression, linear or on radial basis functions) reads what every scheduler
+sees: arrivals and prompt tokens of the last 1 to 120 seconds, requests in flight or queued.  Its forecasts, in bins,
+are the states of a Markov chain, and backward induction (`protocol/placement/ceiling.py`) makes the best stopping rule.
+It forecasts the difference to the window's own mean, because that is what a placement can gain.
 
 *in sample*: forecaster, chain and rule are fitted to the windows on which they are judged.  That is more than any
 scheduler can know; how much more, grows with the forecaster's degrees of freedom.
@@ -12,8 +13,9 @@ scheduler that has seen as much of this trace beforehand.
 of a merge that starts now.  No forecast of the load during the merge can be better.
 None of them is a scheduler to deploy, and no scheduler was made from them.
 
-The last columns are the chance to pass of a scheduler with this gain in windows that vary as these
-(`protocol.stats.power`: tests of the gain over chance at the minimum effect, one claim).
+The last column is the chance to pass of a scheduler with this gain in windows that vary as these
+(`protocol.stats.power`: tests of the gain over chance at the minimum effect, one claim).  The tests of following the
+load are left out, so it is too high.
 
     python benchmarks/real_ceiling.py TRACE...
 """
@@ -21,7 +23,6 @@ The last columns are the chance to pass of a scheduler with this gain in windows
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -168,7 +169,7 @@ class Told:
 
 
 def rules(setting: Setting, root: int) -> tuple[dict[str, Maker], dict[str, str]]:
-    """Makers of every kind for every forecaster; degrees of freedom, and R2 of each on the prices that it is used for."""
+    """Makers of every kind for every forecaster; degrees of freedom, and R2 on the prices it is used for."""
     makers: dict[str, Maker] = {}
     fits = {}
     rows, knowing = ([rows_of(setting, root, s, told) for s in range(setting.n_seeds)] for told in (False, True))
