@@ -9,12 +9,14 @@ gains, * where a paired t test says that one is above 0, at 5 % after Holm's cor
     python benchmarks/ceiling.py --seeds 40 --root 20261130
     python benchmarks/ceiling.py --published --no-ceiling
     python benchmarks/ceiling.py --trace trace.csv
+    python benchmarks/ceiling.py --regime islands-offset --no-ceiling --scheduler baselines/quiet_peers.py
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,10 +32,13 @@ from statsmodels.stats.multitest import multipletests
 from adapters.traces.load_states import LoadStates, present
 from adapters.traces.readers import Reading
 from protocol import registry, seeds
-from protocol.campaign.arms import costs
+from protocol.campaign.arms import costs, violations_of
 from protocol.campaign.plan import Setting
 from protocol.cli.settings import PUBLISHED, Overrides, setting_of, settings_for
+from protocol.merging.peers.controls import draws as peer_draws
+from protocol.merging.peers.schedules import Peers, PeerSchedule
 from protocol.placement.ceiling import CausalOptimum, LoadChain, causal_optimum
+from protocol.placement.peer_rollout import peer_rollout
 from protocol.placement.planning import optimum
 from protocol.placement.rollout import rollout
 from protocol.regimes.regime import Regime
@@ -150,8 +155,9 @@ def maker(name: str) -> Maker:
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        kind = next(v for v in vars(module).values() if isinstance(v, type) and hasattr(v, "decide"))
-    takes_rng = "rng" in getattr(kind.__init__, "__annotations__", {})
+        own = (v for v in vars(module).values() if getattr(v, "__module__", "") == module.__name__)
+        kind = next(v for v in own if isinstance(v, type) and hasattr(v, "decide"))
+    takes_rng = "rng" in inspect.signature(kind.__init__).parameters
     return lambda root, seed: kind(rng=seeds.generator(root, "scheduler", name, seed)) if takes_rng else kind()
 
 
@@ -160,6 +166,10 @@ def gains(setting: Setting, root: int, makers: dict[str, Maker], draws: int) -> 
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in makers}
     for seed in range(setting.n_seeds):
         world, sidecar = setting.worlds.workload(seed), loaded(setting, root, seed)
+        if setting.peers is not None:
+            for name, make in makers.items():
+                found[name].append(of_peers(setting, setting.peers, root, seed, Run(make(root, seed)), draws))
+            continue
         controls: dict[int, tuple[float, float]] = {}  # mean and least cost by number of merges
         pp = 100.0 / len(world.trace)
         for name, make in makers.items():
@@ -175,6 +185,20 @@ def gains(setting: Setting, root: int, makers: dict[str, Maker], draws: int) -> 
             chance, least_cost = controls[k]
             found[name].append((pp * (chance - own), pp * (chance - least_cost), k))
     return {name: np.array(rows) for name, rows in found.items()}
+
+
+def of_peers(setting: Setting, peers: Peers, root: int, seed: int, run: Run, draws: int) -> tuple[float, float, float]:
+    """The same where islands merge as peers: no optimum is known."""
+    world, sidecar = setting.worlds.workload(seed), loaded(setting, root, seed)
+
+    def rng(what: str) -> np.random.Generator:
+        return seeds.generator(root, what, setting.name, seed)
+
+    made = peer_rollout(run, world, sidecar, peers, setting.learner, rng("partners"))
+    own = PeerSchedule(made.schedule.start_ns // peers.corridor.grid_ns, made.groups or ())
+    drawn = peer_draws(peers, own, draws, rng("hub"), rng("uniform"))
+    late = violations_of(sidecar, [peers.schedule(one) for one in (own, *drawn)], setting.slos)[:, 0]
+    return 100.0 / len(world.trace) * (float(late[1:].mean()) - float(late[0])), math.nan, len(own)
 
 
 def half_width(x: Floats) -> float:
@@ -209,7 +233,7 @@ def lines(found: dict[str, Floats], against: str) -> Iterator[str]:
         less = found[against][:, 0] - gain if against in found else gain * np.nan
         yield (
             f"| `{name}` | {rows[:, 2].mean():.1f} | {gain.mean():+.2f} ± {half_width(gain):.2f} | {share} "
-            f"| {100 * gain.mean() / best.mean():.0f} % of {best.mean():.2f} "
+            f"| {'-' if np.isnan(best).any() else f'{100 * gain.mean() / best.mean():.0f} % of {best.mean():.2f}'} "
             f"| {less.mean():+.2f} ± {half_width(less):.2f} |"
         )
 
