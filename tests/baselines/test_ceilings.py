@@ -83,6 +83,16 @@ def test_the_promise_can_be_measured_on_a_small_world(benchmark: Any) -> None:
     assert found["causal ceiling"][:, 0].mean() > found["baselines/quiet.py"][:, 0].mean() - 4 > 0
 
 
+def test_peers_are_measured_against_draws_of_their_own_merges(benchmark: Any) -> None:
+    ceiling: ModuleType = benchmark("ceiling")
+    (setting,), _ = settings_for(["islands-offset"], [], Reading(), 909, Overrides(seeds=2))
+    makers = {"quiet-pairs": ceiling.maker("quiet-pairs"), "all-islands": ceiling.maker("all-islands")}
+    found = ceiling.gains(setting, 909, makers, 4)
+    assert found["quiet-pairs"][:, 2].tolist() == [112, 112] and found["all-islands"][:, 2].tolist() == [16, 16]
+    assert found["quiet-pairs"][:, 0].mean() > 1.0 > abs(found["all-islands"][:, 0].mean())
+    assert "| - | - |" in list(ceiling.lines(found, "quiet-pairs"))[2]  # no ceiling and no optimum
+
+
 def shares(ceiling: ModuleType, regime: str, seeds: int, training: int, root: int) -> dict[str, Any]:
     """Gains of the ceiling and of `quiet` in a regime."""
     (setting,), _ = settings_for([regime], [], Reading(), root, Overrides(seeds=seeds))
