@@ -238,7 +238,7 @@ def stopping(better: Array, varies: Array) -> tuple[Array, Array]:
 class Plan:
     """The stopping rule for one fitted load, one latency and one corridor; arrays are (states, ages in steps)."""
 
-    def __init__(self, load: Load, latency_s: float, obs: Observation, last: Plan | None) -> None:
+    def __init__(self, load: Load, latency_s: float, late_s: int, obs: Observation, last: Plan | None) -> None:
         self.first = -(-obs.h_min // obs.decision_steps)
         decisions = obs.h_max // obs.decision_steps - self.first
         self.stride = -(-decisions // STEPS) or 1  # decisions a step
@@ -259,10 +259,17 @@ class Plan:
         for _ in range(max(round(merge_steps), 1)):
             exposed = load.rate[:, None] * self.step_s + self.ahead(exposed)
         exposed *= merge_steps / max(round(merge_steps), 1)
+        # Where so many full seconds have not been told, states are of the last that was, and what follows is expected.
+        late = round(late_s / self.step_s)
+        self.late_s = late * self.step_s
+        for _ in range(late):
+            exposed = self.ahead(exposed)
         self.saving = float((self.weights * exposed).sum()) - exposed
         self.usual = load.rate * latency_s
-        # Uniform with the deviation of LEFT * Poisson, half of its width.
-        self.varies = LEFT * np.sqrt(3.0 * self.usual)[:, None]
+        # Of those in flight when telemetry was read, as many are left as are not yet answered.
+        self.left = LEFT * max(1.0 - obs.telemetry_age_s / latency_s, 1e-3)
+        # Uniform with the deviation of left * Poisson, half of its width.
+        self.varies = self.left * np.sqrt(3.0 * self.usual)[:, None]
         self.fresh: Array = np.zeros((2, ages))
         self.gain, self.sweeps = 0.0, 12
         if last is not None and last.fresh.shape == self.fresh.shape:
@@ -305,17 +312,18 @@ class Plan:
         self.gain += more / float((self.weights * both[1]).sum())
         self.fresh = both[0] - float((self.weights * both[0]).sum())
 
-    def merge(self, belief: Array, present: float, waited: int) -> bool:
-        """Whether to merge, after so many decisions from H_min on, with so many requests in flight or queued."""
+    def better(self, belief: Array, present: float, waited: int) -> float:
+        """Requests by which merging now is better than waiting, after so many decisions from H_min on and with so many
+        requests in flight or queued; infinite at H_max."""
         step = waited // self.stride
         if step >= self.gaps:
-            return True
+            return math.inf
         better = float((belief * (self.stop - self.wait[step])[:, self.age]).sum())
-        return better >= LEFT * (present - float(belief.sum(axis=1) @ self.usual))
+        return better - self.left * (present - float(belief.sum(axis=1) @ self.usual))
 
 
-class Quiet:
-    """The scheduler: learns and plans as it goes, and asks the plan at every decision."""
+class Watch:
+    """What is known of the load of one server, and the plan for it; both are made as it goes."""
 
     def __init__(self) -> None:
         self.load = Load()
@@ -324,35 +332,59 @@ class Quiet:
         self.due = FIRST_S
         self.latencies, self.answers = 0.0, 0
 
-    def decide(self, observation: Observation) -> bool:
-        if observation.recent_e2e_s is not None:
-            self.latencies, self.answers = self.latencies + observation.recent_e2e_s, self.answers + 1
-        counts = observation.arrivals_per_s
+    def see(self, counts: Array, latency_s: float | None) -> None:
+        """All full seconds so far, and how long the requests took that were answered lately."""
+        if latency_s is not None:
+            self.latencies, self.answers = self.latencies + latency_s, self.answers + 1
         self.load.see(counts)
-        spent = 0
-        while spent < WORK:
+
+    def learn(self, seen: Observation, work: int) -> None:
+        """Work for about so long, with the corridor and the length of a merge that are seen."""
+        counts, spent = self.load.counts, 0
+        while spent < work:
             cost = next(self.work, None)
             if cost is not None:
                 spent += cost
             elif len(counts) >= self.due and counts[-WINDOW_S:].any():
                 self.due = len(counts) + max(FIRST_S, len(counts) // 8)
-                self.work = self.learn(observation)
+                self.work = self.pieces(seen)
             else:
                 break
-        if self.plan is None:
-            return True
-        present = float(observation.in_flight + observation.queued)
-        more = observation.completed + present - float(counts.sum())
-        told = more >= 0 and observation.telemetry_age_s == 0
-        belief = self.load.now(observation.time_s - len(counts), more if told else None)
-        waited = observation.steps_since_merge // observation.decision_steps - self.plan.first
-        return self.plan.merge(belief, present, waited)
 
-    def learn(self, observation: Observation) -> Iterator[int]:
+    def pieces(self, seen: Observation) -> Iterator[int]:
         """Fit and plan; yields what each piece has cost."""
-        yield from self.load.fit(observation.arrivals_per_s[-WINDOW_S:])
+        late_s = max(int(seen.time_s) - len(self.load.counts), 0)
+        yield from self.load.fit(self.load.counts[-WINDOW_S:])
         latency_s = self.latencies / self.answers if self.answers else 1.0
-        plan = Plan(self.load, max(latency_s, 1e-3), observation, self.plan)
+        plan = Plan(self.load, max(latency_s, 1e-3), late_s, seen, self.plan)
         for cost in plan.improve():
             self.plan = plan
             yield cost
+
+    def better(self, seen: Observation, more: float, present: float, waited: int) -> float:
+        """As `Plan.better`, when `more` requests came after the last full second; infinite before there is a plan.
+
+        waited : decisions since the merge.
+        """
+        if self.plan is None:
+            return math.inf
+        told = more >= 0 and seen.telemetry_age_s == 0
+        unseen_s = seen.time_s - len(self.load.counts) - self.plan.late_s
+        belief = self.load.now(max(unseen_s, 0.0), more if told else None)
+        return self.plan.better(belief, present, waited - self.plan.first)
+
+
+class Quiet:
+    """The scheduler: learns and plans as it goes, and asks the plan at every decision."""
+
+    def __init__(self) -> None:
+        self.watch = Watch()
+
+    def decide(self, observation: Observation) -> bool:
+        counts = observation.arrivals_per_s
+        self.watch.see(counts, observation.recent_e2e_s)
+        self.watch.learn(observation, WORK)
+        present = float(observation.in_flight + observation.queued)
+        more = observation.completed + present - float(counts.sum())
+        waited = observation.steps_since_merge // observation.decision_steps
+        return self.watch.better(observation, more, present, waited) >= 0

@@ -3,17 +3,20 @@
 The ceiling is the exact causal optimum of a load whose state is known (protocol/placement/ceiling.py).  Its chain is
 counted on worlds of another root; then the oracle that it makes runs in the same worlds as the schedulers, with
 matched controls of its own.  Schedulers run in this process.  Intervals: Student's t over seeds for gains and their
-differences, Fieller's for shares of the ceiling, which may be "unbounded".
+differences, Fieller's for shares of the ceiling, which may be "unbounded".  The last table has all differences of
+gains, * where a paired t test says that one is above 0, at 5 % after Holm's correction for all cells of the table.
 
     python benchmarks/ceiling.py --seeds 40 --root 20261130
-    python benchmarks/ceiling.py --regime sync-heavy-steady --no-ceiling
+    python benchmarks/ceiling.py --published --no-ceiling
     python benchmarks/ceiling.py --trace trace.csv
+    python benchmarks/ceiling.py --regime islands-offset --no-ceiling --scheduler baselines/quiet_peers.py
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,14 +27,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+from statsmodels.stats.multitest import multipletests
 
 from adapters.traces.load_states import LoadStates, present
 from adapters.traces.readers import Reading
 from protocol import registry, seeds
-from protocol.campaign.arms import costs
+from protocol.campaign.arms import costs, violations_of
 from protocol.campaign.plan import Setting
-from protocol.cli.settings import Overrides, setting_of, settings_for
+from protocol.cli.settings import PUBLISHED, Overrides, setting_of, settings_for
+from protocol.merging.peers.controls import draws as peer_draws
+from protocol.merging.peers.schedules import Peers, PeerSchedule
 from protocol.placement.ceiling import CausalOptimum, LoadChain, causal_optimum
+from protocol.placement.peer_rollout import peer_rollout
 from protocol.placement.planning import optimum
 from protocol.placement.rollout import rollout
 from protocol.regimes.regime import Regime
@@ -42,7 +49,8 @@ from protocol.workload.trace import RequestTrace, Workload
 BURSTY = ("bursty-aperiodic", "bursty-periodic")
 SCHEDULERS = (
     "baselines/quiet.py", "examples/ten_line.py", "examples/ewma.py", "wa-calibrated", "wa-calibrated-forecast",
-    "fixed-h-256", "random-deferral", "wa-diloco",
+    "wa-diloco", "pressure-gate", "pressure-gate-matched", "adaptive-load", "adaptive-tokens", "fixed-h-256",
+    "fixed-h-512", "random-deferral", "random-deferral-70",
 )  # fmt: skip
 ORACLE = "causal ceiling"
 #: (root of this seed, its number) to a fresh scheduler.
@@ -147,8 +155,9 @@ def maker(name: str) -> Maker:
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        kind = next(v for v in vars(module).values() if isinstance(v, type) and hasattr(v, "decide"))
-    takes_rng = "rng" in getattr(kind.__init__, "__annotations__", {})
+        own = (v for v in vars(module).values() if getattr(v, "__module__", "") == module.__name__)
+        kind = next(v for v in own if isinstance(v, type) and hasattr(v, "decide"))
+    takes_rng = "rng" in inspect.signature(kind.__init__).parameters
     return lambda root, seed: kind(rng=seeds.generator(root, "scheduler", name, seed)) if takes_rng else kind()
 
 
@@ -157,6 +166,10 @@ def gains(setting: Setting, root: int, makers: dict[str, Maker], draws: int) -> 
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in makers}
     for seed in range(setting.n_seeds):
         world, sidecar = setting.worlds.workload(seed), loaded(setting, root, seed)
+        if setting.peers is not None:
+            for name, make in makers.items():
+                found[name].append(of_peers(setting, setting.peers, root, seed, Run(make(root, seed)), draws))
+            continue
         controls: dict[int, tuple[float, float]] = {}  # mean and least cost by number of merges
         pp = 100.0 / len(world.trace)
         for name, make in makers.items():
@@ -172,6 +185,20 @@ def gains(setting: Setting, root: int, makers: dict[str, Maker], draws: int) -> 
             chance, least_cost = controls[k]
             found[name].append((pp * (chance - own), pp * (chance - least_cost), k))
     return {name: np.array(rows) for name, rows in found.items()}
+
+
+def of_peers(setting: Setting, peers: Peers, root: int, seed: int, run: Run, draws: int) -> tuple[float, float, float]:
+    """The same where islands merge as peers: no optimum is known."""
+    world, sidecar = setting.worlds.workload(seed), loaded(setting, root, seed)
+
+    def rng(what: str) -> np.random.Generator:
+        return seeds.generator(root, what, setting.name, seed)
+
+    made = peer_rollout(run, world, sidecar, peers, setting.learner, rng("partners"))
+    own = PeerSchedule(made.schedule.start_ns // peers.corridor.grid_ns, made.groups or ())
+    drawn = peer_draws(peers, own, draws, rng("hub"), rng("uniform"))
+    late = violations_of(sidecar, [peers.schedule(one) for one in (own, *drawn)], setting.slos)[:, 0]
+    return 100.0 / len(world.trace) * (float(late[1:].mean()) - float(late[0])), math.nan, len(own)
 
 
 def half_width(x: Floats) -> float:
@@ -206,9 +233,24 @@ def lines(found: dict[str, Floats], against: str) -> Iterator[str]:
         less = found[against][:, 0] - gain if against in found else gain * np.nan
         yield (
             f"| `{name}` | {rows[:, 2].mean():.1f} | {gain.mean():+.2f} ± {half_width(gain):.2f} | {share} "
-            f"| {100 * gain.mean() / best.mean():.0f} % of {best.mean():.2f} "
+            f"| {'-' if np.isnan(best).any() else f'{100 * gain.mean() / best.mean():.0f} % of {best.mean():.2f}'} "
             f"| {less.mean():+.2f} ± {half_width(less):.2f} |"
         )
+
+
+def differences(found: dict[str, dict[str, Floats]], ours: str) -> Iterator[str]:
+    """A Markdown table over settings: our gains less those of each other scheduler."""
+    others = [name for name in next(iter(found.values())) if name not in (ours, ORACLE)]
+    less = [[f[ours][:, 0] - f[name][:, 0] for f in found.values()] for name in others]
+    p = multipletests(
+        [stats.ttest_1samp(x, 0.0, alternative="greater").pvalue for row in less for x in row], 0.05, "holm"
+    )[1]
+    star = iter(p <= 0.05)
+    yield f"| {ours} less | {' | '.join(found)} |"
+    yield "|---" * (len(found) + 1) + "|"
+    for name, row in zip(others, less, strict=True):
+        cells = [f"{x.mean():+.2f} ± {half_width(x):.2f}{' *' if next(star) else ''}" for x in row]
+        yield f"| `{name}` | {' | '.join(cells)} |"
 
 
 @contextmanager
@@ -223,7 +265,7 @@ def chosen(o: argparse.Namespace) -> Iterator[tuple[Setting, Regime | None]]:
     for path in o.trace:
         (setting,), _ = settings_for([], [path], Reading(), o.root, replace(overrides, seeds=None))
         yield setting, None
-    for name in o.regime or ([] if o.trace else BURSTY):
+    for name in o.regime or ([] if o.trace else PUBLISHED if o.published else BURSTY):
         regime = Regime.load(name)
         (setting,), _ = settings_for([name], [], Reading(), o.root, overrides)
         if o.merge_s:
@@ -235,6 +277,7 @@ def chosen(o: argparse.Namespace) -> Iterator[tuple[Setting, Regime | None]]:
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     asked.add_argument("--regime", action="append", default=[])
+    asked.add_argument("--published", action="store_true", help="all five regimes of the papers")
     asked.add_argument("--trace", type=Path, action="append", default=[])
     asked.add_argument("--scheduler", action="append", default=[])
     asked.add_argument("--seeds", type=int, default=40)
@@ -250,6 +293,7 @@ def main() -> None:
     if o.drift and not o.no_ceiling:
         asked.error("--drift: the ceiling's load does not drift; add --no-ceiling")
     names = o.scheduler or SCHEDULERS
+    every: dict[str, dict[str, Floats]] = {}
     for setting, regime in chosen(o):
         makers = {name: maker(name) for name in names}
         if o.stale_s:
@@ -264,8 +308,11 @@ def main() -> None:
                 requests = np.mean([len(setting.worlds.workload(s).trace) for s in range(setting.n_seeds)])
                 print(f"Expected of the best causal policy in the model: {100 * best.gain / requests:.2f} pp.\n")
                 makers = {ORACLE: lambda r, s, a=states, b=best: Oracle(a, b, r, s), **makers}
-            for line in lines(gains(setting, o.root, makers, o.draws), names[0]):
+            every[setting.name] = gains(setting, o.root, makers, o.draws)
+            for line in lines(every[setting.name], names[0]):
                 print(line)
+    for line in differences(every, names[0]) if len(names) > 1 else ():
+        print(line)
 
 
 if __name__ == "__main__":

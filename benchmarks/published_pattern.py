@@ -2,8 +2,8 @@
 
     python benchmarks/published_pattern.py --out docs/results.md [--draws 999] [--jobs 2]
 
-Each row is a certificate's own numbers; nothing is typed in but the published column (tables of WA-DiLoCo's steady
-and bursty replay).  What stands in the file from the heading `KEPT` on is kept.
+Each row is a certificate's own numbers, or `compare --paired` of two of them; nothing is typed in but the published
+column (tables of WA-DiLoCo's steady and bursty replay).  What stands in the file from the heading `KEPT` on is kept.
 """
 
 from __future__ import annotations
@@ -13,13 +13,23 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+
+from statsmodels.stats.multitest import multipletests
+
+from protocol.certificate.compare import Paired, paired
+from protocol.certificate.model import Certificate
+from protocol.certificate.reading import read_certificate
 
 SCHEDULERS = (
     "fixed-h-256", "fixed-h-512", "adaptive-tokens", "adaptive-load", "pressure-gate", "pressure-gate-matched",
     "random-deferral", "random-deferral-70", "wa-diloco", "wa-calibrated", "wa-calibrated-forecast", "quiet",
     "calibrated-offline", "optimum", "examples/ten_line.py", "examples/ewma.py", "examples/clock_only.py",
 )  # fmt: skip
+
+#: What is compared with every other one that could be deployed, seed by seed.
+OURS, PLANNERS = "quiet", ("calibrated-offline", "optimum")
 
 PUBLISHED = """| published comparison | figures as published |
 |---|---|
@@ -42,17 +52,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--draws", default="999")
     parser.add_argument("--jobs", default="2")
+    parser.add_argument("--runs", type=Path, help="keep the certificates here, and take those that are here already")
     options = parser.parse_args()
-    rows, verdicts = [], []
+    rows, verdicts, made_by = [], [], {}
     with tempfile.TemporaryDirectory() as scratch:
         for scheduler in SCHEDULERS:
-            command = [sys.executable, "-m", "protocol", "certify", scheduler, "--draws", options.draws]
-            run = subprocess.run(
-                [*command, "--jobs", options.jobs, "--out", scratch, "--json"], capture_output=True, text=True
-            )
-            if run.returncode == 2:
-                raise SystemExit(f"{scheduler}: {run.stderr}")
-            made = json.loads(run.stdout)
+            folder = (options.runs or Path(scratch)) / Path(scheduler).stem
+            if not (folder / "certificate.json").is_file():
+                _certify(scheduler, folder, options.draws, options.jobs)
+            made = json.loads((folder / "certificate.json").read_text("utf-8"))
+            made_by[scheduler] = read_certificate(folder)
             verdicts.append(f"| `{scheduler}` | {made['verdict']} | {made['sentence']} |")
             rows += [_row(scheduler, claim) for claim in made["claims"]]
             print(rows[-1], flush=True)
@@ -84,10 +93,42 @@ share of the exact optimum's gain over chance.
 | scheduler | regime | verdict | tier | merges a seed | policy | control | no-sync % | over chance | following the load | {" | ".join(f"p, {name}" for name in TESTS)} | p, Holm | captured |
 |{"---|" * (len(TESTS) + 12)}
 {chr(10).join(rows)}
+
+## `{OURS}` against each of the others
+
+Difference of the gains over chance, seed by seed, each over its own matched draws: `{OURS}` less the other, pp, with the 95 %
+interval of t over seeds; * where p (one-sided sign flips) is at most 0.05 after Holm over all cells of this table.
+
+{_differences(made_by)}
 """  # noqa: E501
     before = options.out.read_text(encoding="utf-8") if options.out.is_file() else ""
     kept = before[before.index(KEPT) :] if KEPT in before else ""
     options.out.write_text(text + (f"\n{kept}" if kept else ""), encoding="utf-8")
+
+
+def _certify(scheduler: str, folder: Path, draws: str, jobs: str) -> None:
+    """Raises SystemExit where it could not be judged."""
+    command = [sys.executable, "-m", "protocol", "certify", scheduler, "--draws", draws, "--jobs", jobs, "--out"]
+    run = subprocess.run([*command, str(folder)], capture_output=True, text=True)
+    if run.returncode == 2:
+        raise SystemExit(f"{scheduler}: {run.stderr}")
+
+
+def _differences(made_by: Mapping[str, Certificate]) -> str:
+    """A table of other schedulers by regimes."""
+    others = [name for name in made_by if name not in (OURS, *PLANNERS)]
+    found = {name: paired({OURS: made_by[OURS], name: made_by[name]}) for name in others}
+    cells = [row for name in others for row in found[name]]
+    p_all = multipletests([1.0 if row.p is None else row.p for row in cells], method="holm")[1]
+    texts = iter([_difference(row, float(p)) for row, p in zip(cells, p_all, strict=True)])
+    regimes = [row.regime for row in found[others[0]]]
+    lines = [f"| `{name}` | " + " | ".join(next(texts) for _ in regimes) + " |" for name in others]
+    return "\n".join([f"| less | {' | '.join(regimes)} |", "|---" * (len(regimes) + 1) + "|", *lines])
+
+
+def _difference(row: Paired, p: float) -> str:
+    low, high = row.interval_pp or (float("nan"), float("nan"))
+    return f"{row.gain_pp:+.2f} ({low:.2f} to {high:.2f}){'*' if p <= 0.05 else ''}"
 
 
 def _row(scheduler: str, claim: dict) -> str:

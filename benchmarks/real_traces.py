@@ -110,8 +110,8 @@ def bounds(setting: Setting, root: int, draws: int) -> Iterator[Bound]:
             yield Bound(k, np.array(gains), math.sqrt(float(np.mean(within))), draws)
 
 
-def row(path: Path, root: int, draws: int) -> str:
-    (setting,), _ = settings_for([], [path], Reading(), root, Overrides())
+def row(path: Path, root: int, draws: int, windows: int | None) -> str:
+    (setting,), _ = settings_for([], [path], Reading(), root, Overrides(seeds=windows))
     setting = replace(setting, slos=setting.slos[:1])
     found = list(bounds(setting, root, draws))
     shares = [(b.least_share(root), b) for b in found]
@@ -132,6 +132,7 @@ def row(path: Path, root: int, draws: int) -> str:
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     asked.add_argument("trace", type=Path, nargs="+")
+    asked.add_argument("--windows", type=int, help="fewer and longer ones than the default")
     asked.add_argument("--draws", type=int, default=99)
     asked.add_argument("--root", type=int, default=20261130)
     o = asked.parse_args()
@@ -140,7 +141,7 @@ def main() -> None:
         "| at half | least share | windows for half |\n|---|---|---|---|---|---|---|---|---|---|"
     )
     for path in o.trace:
-        print(row(path, o.root, o.draws), flush=True)
+        print(row(path, o.root, o.draws, o.windows), flush=True)
 
 
 if __name__ == "__main__":

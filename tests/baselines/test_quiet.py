@@ -217,7 +217,7 @@ def best_gain(plan: Plan) -> float:
 
 
 def planned(load: Load, obs: Observation, sweeps: int = 60) -> Plan:
-    plan = Plan(load, 1.0, obs, None)
+    plan = Plan(load, 1.0, 0, obs, None)
     for _ in range(sweeps):
         plan.sweep()
     return plan
@@ -242,10 +242,10 @@ def test_the_rule_is_choosier_early_and_never_past_h_max(observe: Observe) -> No
     mixed, calm, burst = (np.zeros((2, AGES_S)) for _ in range(3))
     mixed[0, 5], mixed[1, 5], calm[0, 5], burst[1, 5] = 0.2, 0.8, 1.0, 1.0
     assert (plan.gaps, plan.stride) == (24, 2)
-    most = [max((n for n in range(40) if plan.merge(mixed, n, w)), default=-1) for w in range(49)]
+    most = [max((n for n in range(40) if plan.better(mixed, n, w) >= 0), default=-1) for w in range(49)]
     assert most[0] < most[-2] and most[-1] == 39
     assert all(a <= b for a, b in itertools.pairwise(most))
-    assert plan.merge(calm, 0.0, 0) and not plan.merge(burst, 9.0, 0)
+    assert plan.better(calm, 0.0, 0) > 0 > plan.better(burst, 9.0, 0)
 
 
 def decided(observe: Observe, counts: list[float], **last: object) -> bool:
@@ -266,6 +266,40 @@ def test_it_waits_out_a_burst_on_a_clock(observe: Observe) -> None:
         assert decided(observe, CLOCK[: 360 + since], in_flight=0, steps_since_merge=steps) is expected
 
 
+def test_where_seconds_are_told_late_the_plan_is_for_what_will_have_become_of_them(observe: Observe) -> None:
+    load, obs = fitted(CLOCK), observe(step_s=1.0, decision_steps=1, h_min=20, h_max=30, merge_s=8.0)
+    plan, late = Plan(load, 1.0, 0, obs, None), Plan(load, 1.0, 3, obs, None)
+    ages = plan.ends.shape[1]
+    for state, age in itertools.product((0, 1), (0, 5, 28, 88, ages - 1)):
+        here = {(state, age): 1.0}
+        for _ in range(3):
+            then: dict[tuple[int, int], float] = {}
+            for (s, a), p in here.items():
+                for to, chance in (((1 - s, 0), plan.ends[s, a]), ((s, min(a + 1, ages - 1)), 1 - plan.ends[s, a])):
+                    then[to] = then.get(to, 0.0) + p * chance
+            here = then
+        exposed = sum(p * -plan.saving[at] for at, p in here.items())
+        assert late.saving[0, 0] - late.saving[state, age] == pytest.approx(exposed + late_level(plan, late))
+
+
+def late_level(plan: Plan, late: Plan) -> float:
+    """What state 0 of age 0 is exposed to three steps later, with the sign that makes it a difference."""
+    value = -plan.saving
+    for _ in range(3):
+        value = plan.ahead(value)
+    return -float(value[0, 0])
+
+
+def test_old_telemetry_of_requests_in_flight_counts_less(observe: Observe) -> None:
+    load = fitted(CLOCK)
+    plans = [planned(load, observe(telemetry_age_s=age)) for age in (0.0, 0.5, 5.0)]  # requests take 1 s
+    calm = load.law.copy()
+    calm[1] = 0.0
+    calm /= calm.sum()
+    costs = [plan.better(calm, 0.0, 0) - plan.better(calm, 10.0, 0) for plan in plans]
+    assert costs == pytest.approx([5.0, 2.5, 0.0], abs=0.02)
+
+
 def test_many_in_flight_or_queued_make_it_wait(observe: Observe) -> None:
     assert decided(observe, CALM)
     assert not decided(observe, CALM, in_flight=60)
@@ -279,7 +313,7 @@ def test_a_fit_that_takes_several_decisions_forgets_no_second(
     scheduler, counts = Quiet(), CLOCK[:400] + [6.0] * 40
     for t in range(10, len(counts) + 1):
         scheduler.decide(observe(per_s=counts[:t], in_flight=2))
-    ages = scheduler.load.belief[1]
+    ages = scheduler.watch.load.belief[1]
     assert ages[37:42].sum() > 0.95
 
 
@@ -307,5 +341,5 @@ def test_it_decides_whatever_comes(
             steps_since_merge=min(128 + 8 * (t // 7), h_max), h_max=h_max,
         )  # fmt: skip
         assert scheduler.decide(seen) in (True, False)
-    assert 0.0 <= scheduler.load.busy <= 1.0
-    assert scheduler.plan is None or np.isfinite(scheduler.plan.gain)
+    assert 0.0 <= scheduler.watch.load.busy <= 1.0
+    assert scheduler.watch.plan is None or np.isfinite(scheduler.watch.plan.gain)
