@@ -144,12 +144,12 @@ def test_signals_where_landlock_does_not_scope_them() -> None:
 
 #: What the filter refuses on each machine whatever the arguments; ioctl, fcntl and getsockopt by their argument.
 REFUSED = {
-    "x86_64": """27 29-31 41 54 64-66 68-71 90-94 101 103 132 137 138 140-142 144 155 159 161 163-171 175 176 179 188
-        189 190 197-199 220 227 235 240 241 246 248-253 260 261 268 272 280 294 298 300 303-305 308 310-315
-        321 323 327 328 425 428-430 434 438 442 451 452 457 458 463 466 469""",
-    "aarch64": """5-7 14-16 26 30 31 39-41 43 44 51-55 60 88 89 97 104-106 112 116-119 140-142 161 162 170 171 180 181
-        186-196 198 208 217-219 224 225 232 241 262 264-266 268 270-275 280 282 286 287 425 428-430 434 438
-        442 451 452 457 458 463 466 469""",
+    "x86_64": """27 29-31 41 54 64-66 68-71 90-94 101 103 132 136-145 148 155 159 161 163-171 175 176 179 187-190
+        197-199 220 221 227 235 240 241 246 248-253 260 261 268 272 280 294 298 300 303-305 308 310-315 321
+        323 327 328 425 428-430 434 438 442 451 452 457 458 463 466 469""",
+    "aarch64": """5-7 14-16 26 30 31 39-41 43 44 51-55 60 88 89 97 104-106 112 116-121 127 140-142 161 162 170 171 180
+        181 186-196 198 208 213 217-219 223-225 232 241 262 264-266 268 270-275 280 282 286 287 425 428-430
+        434 438 442 451 452 457 458 463 466 469""",
 }
 ALLOW, DONE, EPERM, ENOTTY, ENOSYS, ETIMEDOUT = 0x7FFF0000, 0x50000, 0x50001, 0x50019, 0x50026, 0x5006E
 
@@ -187,13 +187,14 @@ class Numbers:
     getsockopt: int
     flock: int
     futex: int
+    madvise: int
 
 
 X86_64 = Numbers(
-    0xC000003E, {203, 302}, {62, 129, 200, 234, 297, 424}, {332, 449, 455}, {223, 230, 286}, 16, 72, 55, 73, 202
+    0xC000003E, {203, 302}, {62, 129, 200, 234, 297, 424}, {332, 449, 455}, {223, 230, 286}, 16, 72, 55, 73, 202, 28
 )
 AARCH64 = Numbers(
-    0xC00000B7, {122, 261}, {129, 130, 131, 138, 240, 424}, {291, 449, 455}, {86, 110, 115}, 29, 25, 209, 32, 98
+    0xC00000B7, {122, 261}, {129, 130, 131, 138, 240, 424}, {291, 449, 455}, {86, 110, 115}, 29, 25, 209, 32, 98, 233
 )
 
 
@@ -219,8 +220,10 @@ def test_every_number(machine: str, calls: Numbers) -> None:
         answer(plain, architecture, ioctl, 0, 0x5413) == ALLOW
         and answer(plain, architecture, ioctl, 0, 0x6602) == ENOTTY
     )
-    commands = {3: ALLOW, 1036: EPERM, 1024: EPERM, 6: DONE, 37: DONE, 36: EPERM}
+    commands = {3: ALLOW, 1036: EPERM, 1024: EPERM, 6: DONE, 37: DONE, 36: EPERM, 8: EPERM, 10: EPERM, 11: EPERM}
     assert {c: answer(plain, architecture, fcntl, 0, c) for c in commands} == commands
+    advice = {3: ALLOW, 4: ALLOW, 20: EPERM, 21: EPERM}
+    assert {a: answer(plain, architecture, calls.madvise, 0, 4096, a) for a in advice} == advice
     options = {4: ALLOW, 35: EPERM, 57: EPERM}
     assert {o: answer(plain, architecture, calls.getsockopt, 3, 1, o) for o in options} == options
     timed = syscalls._program(machine, None, clocks=True)
