@@ -167,7 +167,7 @@ def certification(family: str, root: int, number: int) -> dict[str, bool]:
         rolled = peer_rollout(_Run(scheduler), world, served, peers, REGIME.learner, stream("partners"))  # type: ignore[arg-type]
         assert rolled.groups is not None
         own = PeerSchedule(rolled.schedule.start_ns // peers.corridor.grid_ns, rolled.groups)
-        if family.startswith("a matched draw"):  # a long walk forgets where it began: uniform, the null of the draws itself
+        if family.startswith("a matched draw"):  # a long walk forgets where it began: the draws' own null
             own = peer_controls.draws(peers, own, 1, stream("first"), stream("own"), sweeps=1000)[0]
         made.append(own)
         assert peers.violation(made[-1]) is None

@@ -198,7 +198,7 @@ class _Segment:
 
     def _state(self) -> ServingState:
         """The server now: its own gauges where they are fresh, the client's counts for the rest."""
-        now_ns, slots = self._now(), self.server.slots
+        now_ns = self._now()
         served = [
             (row, origin)
             for row, origin in zip(self._arrived(), self.trace.arrival_ns.tolist(), strict=False)

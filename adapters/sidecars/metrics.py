@@ -1,7 +1,7 @@
 """Requests running, waiting and answered on a server, from its Prometheus page.
 
-Only samples of these gauges and counters are read (Prometheus text exposition format 0.0.4: one sample a line, `name{labels} value
-[timestamp]`); the buckets of the page's histograms, most of it, are skipped unread.
+Only samples of these gauges and counters are read (Prometheus text exposition format 0.0.4: one sample a line,
+`name{labels} value [timestamp]`); the buckets of the page's histograms, most of it, are skipped unread.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Who decides when the replicas of a training loop merge, and what is written of it.
 
-A decision is about one *turn*: the manager's step (commits so far) and how often it was tried, with the inner steps since
-the last merge.  The first replica that comes to a decision has the scheduler asked; all others are told the same answer
-at the same inner step.  A replica that joined or was left behind merges with the fleet's next merge, whatever its own
-steps.  H_min and H_max hold whatever the scheduler says; one that fails merges at H_max from then on.
+A decision is about one *turn*: the manager's step (commits so far) and how often it was tried, with the inner steps
+since the last merge.  The first replica that comes to a decision has the scheduler asked; all others are told the same
+answer at the same inner step.  A replica that joined or was left behind merges with the fleet's next merge, whatever
+its own steps.  H_min and H_max hold whatever the scheduler says; one that fails merges at H_max from then on.
 """
 
 from __future__ import annotations
@@ -61,9 +61,11 @@ class Decisions:
         self._turn: Turn = (0, 0)
         self._asked_to = 0
         self._merge_at: int | None = None
-        self._merges, self._merged_ns, self._loss_then = 0, self._began_ns, None
+        self._merges, self._merged_ns = 0, self._began_ns
+        self._loss_then: float | None = None
         self._followers: set[str] = set()
-        self._failed = False
+        self._failed = self._finishing = False
+        self._over_from: Turn | None = None
 
     def joined(self, replica: str) -> None:
         """It follows the fleet's next merge, unless nothing was merged yet."""
@@ -88,16 +90,24 @@ class Decisions:
                     self._merge_at = steps
             return self._merge_at is not None and steps >= self._merge_at
 
-    def merged(self, replica: str, turn: Turn, loss: float) -> None:
-        """A replica's merge is over, and this turn is its next."""
+    def merged(self, replica: str, turn: Turn, loss: float) -> bool:
+        """A replica's merge is over, and this turn is its next.  Whether training is over, too, alike for all."""
         with self._lock:
             self._followers.discard(replica)
             self._advance(turn, loss)
+            return self._over_from is not None and turn >= self._over_from
+
+    def finish(self) -> None:
+        """Have training end with the next merge."""
+        with self._lock:
+            self._finishing = True
 
     def _advance(self, turn: Turn, loss: float | None = None) -> None:
         if turn <= self._turn:
             return
         self._turn, self._asked_to, self._merge_at = turn, 0, None
+        if self._finishing and self._over_from is None:
+            self._over_from = turn
         self._merges, self._merged_ns, self._loss_then = self._merges + 1, time.monotonic_ns(), loss
 
     def _decided(self, steps: int, told: Mapping[str, float]) -> bool:
@@ -129,9 +139,7 @@ class Decisions:
             telemetry_age_s=serving.telemetry_age_s,
         )  # fmt: skip
         since = int(told.get("fragment_steps", steps))
-        return replace(
-            seen, fragment=self._turn[0] % self.fragments, fragments=self.fragments, fragment_steps=since
-        )
+        return replace(seen, fragment=self._turn[0] % self.fragments, fragments=self.fragments, fragment_steps=since)
 
 
 class Coordinator:
@@ -172,6 +180,15 @@ class Coordinator:
     def address(self) -> str:
         host, port = self._server.server_address[:2]
         return f"{str(host)}:{port}"
+
+    @property
+    def replicas(self) -> frozenset[str]:
+        """Who is there now."""
+        return self.log.replicas
+
+    def finish(self) -> None:
+        """Have training end with the next merge: every replica is told so after it."""
+        self.decisions.finish()
 
     def close(self) -> None:
         """End the scheduler, and the log."""
@@ -220,7 +237,7 @@ class _Handler(socketserver.StreamRequestHandler):
                     log.ends(
                         replica, committed=said["committed"], healed=said["healed"], n_bytes=said["bytes"]
                     )  # fmt: skip
-                    decisions.merged(replica, tuple(said["turn"]), said["loss"])
+                    answer = {"over": decisions.merged(replica, tuple(said["turn"]), said["loss"])}
                 elif what == "bye":
                     bye = True
                 self.wfile.write(json.dumps(answer).encode() + b"\n")

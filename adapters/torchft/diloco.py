@@ -35,9 +35,12 @@ class Decided(DiLoCo):
     ) -> None:  # fmt: skip
         super().__init__(
             manager, model_fragments, inner_optimizer, outer_optimizer,
-            sync_every=(fragment_sync_delay + 1) * len(model_fragments), fragment_sync_delay=fragment_sync_delay, **more,
+            sync_every=(fragment_sync_delay + 1) * len(model_fragments), fragment_sync_delay=fragment_sync_delay,
+            **more,
         )  # fmt: skip
         self._client, self._loss, self._pressures = client, loss, pressures
+        #: Whether the coordinator has ended training.
+        self.over = False
         #: Inner steps since the last merge, and since each fragment's last.
         self.steps, self._since = 0, [0] * len(model_fragments)
         self._tries, self._at_quorum, self._healed = 0, 0, False
@@ -81,7 +84,8 @@ class Decided(DiLoCo):
         if committed:
             self._since[merged] = 0
         self.steps = 0
-        self._client.say(
+        answer = self._client.say(
             "end", turn=self._turn(), committed=committed, healed=self._healed, bytes=self._bytes[merged],
             loss=self._loss(),
         )  # fmt: skip
+        self.over = bool(answer["over"])

@@ -1,4 +1,4 @@
-"""The log of a training loop: what each merge was, and what was lost.  `protocol certify LOG` and `logs inspect` read it.
+"""The log of a training loop: what each merge was, and what was lost.  `protocol certify` and `logs inspect` read it.
 
 JSON lines, times in seconds since the log began, by one clock: `begin` (calendar time, scheduler, corridor), `merge`
 (`start_s`, `end_s`, `fragment`, `committed`, `bytes` a replica, `participants`, `steps`), `joined`, `healed`, `left`
@@ -46,7 +46,7 @@ class LoopLog:
             raise BadInput(str(path), "a file that is there already", "a new file for the log") from None
         except OSError as error:
             raise BadInput(str(path), str(error.strerror), "a file that can be written") from None
-        self._lock, self._began_ns = threading.RLock(), time.monotonic_ns()
+        self._lock, self.began_ns = threading.RLock(), time.monotonic_ns()
         self._steps: dict[str, int] = {}
         self._merge: _Merge | None = None
         corridor = regime.corridor()
@@ -60,12 +60,18 @@ class LoopLog:
             self._file.flush()
 
     def _now_s(self) -> float:
-        return round((time.monotonic_ns() - self._began_ns) / NS_PER_S, 6)
+        return round((time.monotonic_ns() - self.began_ns) / NS_PER_S, 6)
 
     def event(self, what: str, **values: object) -> None:
         """Something that is no merge, now."""
         with self._lock:
             self._write({"event": what, "at_s": self._now_s(), **values})
+
+    @property
+    def replicas(self) -> frozenset[str]:
+        """That joined and have not left."""
+        with self._lock:
+            return frozenset(self._steps)
 
     def joined(self, replica: str) -> None:
         with self._lock:
