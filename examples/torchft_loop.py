@@ -5,8 +5,8 @@
 
 In one go, in under a minute, on two CPU cores: a lighthouse and the coordinator in this process, two replicas over gloo
 in processes of their own, and a metrics page that plays a trace of requests on the simulated server in real time (with
-`--sidecar URL`, a real server's page).  One replica is killed on the way and comes back.  Then `protocol certify` judges
-the log that the loop wrote, window by window, on the trace that the scheduler saw.
+`--sidecar URL`, a real server's page).  One replica is killed on the way and comes back.  Then `protocol certify`
+judges the log that the loop wrote, window by window, on the trace that the scheduler saw.
 """
 
 from __future__ import annotations

@@ -20,9 +20,8 @@ from typing import cast
 import numpy as np
 
 from adapters.schedulers.opening import open_scheduler
-from adapters.schedulers.process import ProcessSource
 from adapters.sidecars.watching import PageWatch
-from adapters.torchft.log import LoopLog
+from adapters.torchft.log import LoopLog, Turn
 from protocol import seeds
 from protocol.errors import BadInput, SchedulerError
 from protocol.placement.rollout import Arrivals, ask, observation
@@ -34,8 +33,6 @@ from protocol.workload.trace import NS_PER_S
 #: Seconds that a scheduler's decisions may take in all: a run of training has no horizon.
 ENDLESS_S = 1e9
 _NOTHING = ServingState(0.0, 0, 0, 0, None, None)
-#: Commits so far, and tries of the one that is due.
-Turn = tuple[int, int]
 
 
 class _Counted(Arrivals):
@@ -162,16 +159,27 @@ class Coordinator:
             scheduler, decision_timeout_s=decision_timeout_s, log_path=log.with_suffix(".scheduler.log"),
             hidden=[log],
         )  # fmt: skip
-        if not isinstance(source, ProcessSource):
+        self._source, self.regime, self._closed = source, world, False
+        try:
+            if source.kind != "scheduler":
+                raise BadInput(scheduler, f"a {source.kind} schedule", "a scheduler that decides as it goes")
+            run = source.start(seeds.words(seed, "torchft", source.name), ENDLESS_S)
+            about = {"scheduler": source.name, "digest": source.digest(), "regime": world.name}
+            self._server = _Server(bind, _Handler)
+            try:
+                self.log = LoopLog(log, about, world)
+            except BadInput:
+                self._server.server_close()
+                raise
+        except OSError as error:
             source.close()
-            raise BadInput(scheduler, f"a {source.kind} schedule", "a scheduler that decides as it goes")
-        self._source, self.regime = source, world
-        self.log = LoopLog(log, {"scheduler": source.name, "digest": source.digest(), "regime": world.name}, world)
+            raise BadInput("bind", f"{bind[0]}:{bind[1]} ({error.strerror})", "a free address") from None
+        except BaseException:
+            source.close()
+            raise
         limits = int(world.sidecar_overrides.get("max_num_seqs", 256))
         self._watch = None if sidecar is None else PageWatch(sidecar, slots or limits, scrape_s)
-        words = seeds.words(seed, "torchft", source.name)
-        self.decisions = Decisions(source.start(words, ENDLESS_S), world, self.log, self._watch)
-        self._server = _Server(bind, _Handler)
+        self.decisions = Decisions(run, world, self.log, self._watch)
         self._server.coordinator = self
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True, name="coordinator")
         self._thread.start()
@@ -191,7 +199,10 @@ class Coordinator:
         self.decisions.finish()
 
     def close(self) -> None:
-        """End the scheduler, and the log."""
+        """End the scheduler, and the log; safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
         self._server.shutdown()
         self._server.server_close()
         if self._watch is not None:
@@ -231,8 +242,8 @@ class _Handler(socketserver.StreamRequestHandler):
                     log.trained(replica, said["steps"])
                     answer = {"merge": decisions.ask(replica, tuple(said["turn"]), said["steps"], said["told"])}
                 elif replica is not None and what == "begin":
-                    follows = decisions.follows(replica, tuple(said["turn"]))
-                    log.begins(replica, said["fragment"], said["steps"], follows)
+                    turn = tuple(said["turn"])
+                    log.begins(replica, turn, said["fragment"], said["steps"], decisions.follows(replica, turn))
                 elif replica is not None and what == "end":
                     log.ends(
                         replica, committed=said["committed"], healed=said["healed"], n_bytes=said["bytes"]

@@ -20,6 +20,9 @@ from protocol.errors import BadInput
 from protocol.regimes.regime import Regime
 from protocol.workload.trace import NS_PER_S
 
+#: Commits so far, and tries of the one that is due.
+Turn = tuple[int, int]
+
 
 @dataclass
 class _Merge:
@@ -48,7 +51,9 @@ class LoopLog:
             raise BadInput(str(path), str(error.strerror), "a file that can be written") from None
         self._lock, self.began_ns = threading.RLock(), time.monotonic_ns()
         self._steps: dict[str, int] = {}
-        self._merge: _Merge | None = None
+        self._merges: dict[Turn, _Merge] = {}
+        #: Which merge each replica is in.
+        self._in: dict[str, Turn] = {}
         corridor = regime.corridor()
         pace = {"h_min": corridor.h_min, "h_max": corridor.h_max, "decision_steps": corridor.decision_steps}
         now = datetime.now(UTC).isoformat()
@@ -83,17 +88,17 @@ class LoopLog:
         with self._lock:
             self._steps[replica] = steps
 
-    def begins(self, replica: str, fragment: int, steps: int, follows: bool) -> None:
+    def begins(self, replica: str, turn: Turn, fragment: int, steps: int, follows: bool) -> None:
         """A replica sends.  One that follows the fleet may wait for it, which is no merge yet."""
         with self._lock:
             self._steps[replica] = steps
             if follows:
                 return
-            if self._merge is not None and self._merge.end_s is not None:
+            if turn not in self._merges:
                 self._flush()
-            if self._merge is None:
-                self._merge = _Merge(self._now_s(), fragment, steps, set())
-            self._merge.waiting.add(replica)
+                self._merges[turn] = _Merge(self._now_s(), fragment, steps, set())
+            self._merges[turn].waiting.add(replica)
+            self._in[replica] = turn
 
     def ends(self, replica: str, *, committed: bool, healed: bool, n_bytes: int) -> None:
         """A replica has applied a fragment, or given it up."""
@@ -101,41 +106,45 @@ class LoopLog:
             lost, self._steps[replica] = self._steps.get(replica, 0), 0
             if healed:
                 self.event("healed", replica=replica, steps_lost=lost)
-            merge = self._merge
+            turn = self._in.pop(replica, None) or next(reversed(self._merges), None)
+            merge = None if turn is None else self._merges.get(turn)
             if merge is None:
                 return
-            merge.waiting.discard(replica)
             merge.participants.add(replica)
             merge.committed, merge.bytes = merge.committed or committed, max(merge.bytes, n_bytes)
             if not committed:
                 merge.lost[replica] = lost
-            if not merge.waiting and merge.end_s is None:
-                merge.end_s = self._now_s()
+            self._done(merge, replica)
+
+    def _done(self, merge: _Merge, replica: str) -> None:
+        merge.waiting.discard(replica)
+        if not merge.waiting and merge.participants and merge.end_s is None:
+            merge.end_s = self._now_s()
 
     def left(self, replica: str, bye: bool) -> None:
         """A replica is gone; without a goodbye what it had trained since its last merge is lost."""
         with self._lock:
             steps = self._steps.pop(replica, 0)
             self.event("left", replica=replica, **({} if bye else {"steps_lost_at_least": steps}))
-            merge = self._merge
-            if merge is not None and merge.end_s is None:
-                merge.waiting.discard(replica)
-                if not merge.waiting and merge.participants:
-                    merge.end_s = self._now_s()
+            turn = self._in.pop(replica, None)
+            if turn in self._merges:
+                self._done(self._merges[turn], replica)
 
     def _flush(self) -> None:
-        merge, self._merge = self._merge, None
-        if merge is None or merge.end_s is None:
-            return
-        self._write({
-            "event": "merge", "start_s": merge.start_s, "end_s": merge.end_s, "fragment": merge.fragment,
-            "committed": merge.committed, "bytes": merge.bytes, "participants": sorted(merge.participants),
-            "steps": merge.steps, **({"steps_lost": merge.lost} if merge.lost else {}),
-        })  # fmt: skip
+        """Write the merges that are over; who follows may still have reported until the next began."""
+        for turn in [t for t, m in self._merges.items() if m.end_s is not None]:
+            merge = self._merges.pop(turn)
+            self._write({
+                "event": "merge", "start_s": merge.start_s, "end_s": merge.end_s, "fragment": merge.fragment,
+                "committed": merge.committed, "bytes": merge.bytes, "participants": sorted(merge.participants),
+                "steps": merge.steps, **({"steps_lost": merge.lost} if merge.lost else {}),
+            })  # fmt: skip
 
     def close(self) -> None:
         """The end; a merge that is under way is none."""
         with self._lock:
+            if self._file.closed:
+                return
             self._flush()
             self.event("end")
             self._file.close()
