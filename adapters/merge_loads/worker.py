@@ -202,7 +202,7 @@ def torchft(
 ) -> Unit:
     """Merges of torchft's DiLoCo between real replicas: quorum, exchange over gloo, vote, outer step.
 
-    The first replica also runs the lighthouse.  `bandwidth_mb_s` slows the exchange to a network's; 0: as fast as it is.
+    The first replica also runs the lighthouse.  `bandwidth_mb_s` slows the exchange to that of a network, 0 does not.
     """
     import logging
     from datetime import timedelta
@@ -210,15 +210,12 @@ def torchft(
     os.environ.setdefault("RUST_LOG", "error")
     import torch
     from torch.distributed import ReduceOp, TCPStore
-
     from torchft import Manager, ProcessGroupGloo
     from torchft.coordination import LighthouseServer
     from torchft.local_sgd import DiLoCo
 
     logging.getLogger("torchft.manager").setLevel(logging.ERROR)
-    lighthouse = (
-        LighthouseServer(bind=f"127.0.0.1:{port}", min_replicas=world, quorum_tick_ms=1) if rank == 0 else None
-    )
+    lighthouse = LighthouseServer(bind=f"127.0.0.1:{port}", min_replicas=world, quorum_tick_ms=1) if rank == 0 else None
     torch.set_num_threads(1)
     patience = timedelta(seconds=timeout_s)
     model = torch.nn.Linear(1024, payload_mb * 256, bias=False)

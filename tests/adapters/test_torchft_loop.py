@@ -12,10 +12,17 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from fault_server import Good, serving
+from strategies import LEARNER, FunctionRun
 
+from adapters.merge_loads.runner import MergeLoad
+from protocol.merging.corridor import Corridor
 from protocol.merging.practice import Practice
+from protocol.placement.rollout import ControlLoop
 from protocol.regimes.regime import Regime
+from protocol.workload.trace import RequestTrace, StepFunction, Workload
 
 ROOT = Path(__file__).resolve().parents[2]
 torch = pytest.importorskip("torch", reason="torch is not installed; to run this test: pip install -e '.[torchft]'")
@@ -130,6 +137,28 @@ def test_fixed_h_is_plain_diloco_and_replicas_are_equal(tmp_path: Path, fragment
     each = 2 * 42 * 4 // fragments
     assert all(m["committed"] and m["bytes"] == each and m["steps"] == H - delay for m in merges)
     assert all(m["participants"] == ["replica_0", "replica_1"] for m in merges)
+
+
+def test_merges_of_the_loop_run_beside_a_served_model() -> None:
+    """Tier 4 with `--merge-load torchft` on a stub server: merges begin when they are decided, and end in time."""
+    pytest.importorskip("aiohttp", reason="real sidecars need aiohttp")
+    from adapters.sidecars.live import LiveServer
+    from adapters.sidecars.openai import Deadlines
+
+    ms = 1_000_000
+    corridor = Corridor(h_min=40, h_max=60, decision_steps=5, step_ns=10 * ms, merge_ns=300 * ms, horizon_ns=1900 * ms)
+    arrival = np.linspace(0, 1900 * ms, 30).astype(np.int64)
+    trace = RequestTrace(arrival, np.full(30, 8), np.full(30, 8))
+    world = Workload(trace, StepFunction.constant(0.0), StepFunction.constant(0.0))
+    run = FunctionRun(lambda seen, rng: True)
+    with serving() as server:
+        load = MergeLoad.parse("torchft:payload_mb=1")
+        assert load.processes == 2
+        live = LiveServer(Good(server.url, "m"), load, 10, Deadlines(2.0, 1.0, 1.0), scrape_s=0.1, lead_s=0.1)
+        served = live.serve(world, ControlLoop(world, corridor, LEARNER), 2000 * ms, run, ())
+    assert served.died is None and served.n_merges == 2 and served.failures == {}
+    assert np.abs(served.ran_ns - served.planned_ns).max() < 150 * ms
+    assert [obs.merges_so_far for obs in run.seen] == [0, 1]
 
 
 @pytest.mark.slow
