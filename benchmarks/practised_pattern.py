@@ -69,10 +69,11 @@ def table(rows: list[dict[str, str]]) -> str:
         values = [f"{float(row[name]):.2f}".replace("-", "−") for name in names]
         return values[0] if len(values) == 1 else f"{values[0]} [{values[1]}, {values[2]}]"
 
-    lines = [
-        "| scheduler | regime | merges | late without, % | policy, pp | draws, pp | over chance, pp | by load, pp | p, Holm | |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    titles = (
+        "scheduler", "regime", "merges", "late without, %", "policy, pp", "draws, pp", "over chance, pp", "by load, pp",
+        "p, Holm", "",
+    )  # fmt: skip
+    lines = [f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
     for row in rows:
         verdict = f"**{row['verdict']}**" if row["verdict"] == "PASS" else row["verdict"]
         cells = [

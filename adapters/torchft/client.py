@@ -37,7 +37,7 @@ class Client:
                 self._file.write(json.dumps({"do": do, **values}).encode() + b"\n")
                 self._file.flush()
                 line = self._file.readline()
-            except OSError as error:
+            except (OSError, ValueError) as error:  # also a file that was closed
                 raise ProtocolError(f"coordinator {self.address}: {error}") from None
         if not line:
             raise ProtocolError(f"coordinator {self.address}: it has ended")

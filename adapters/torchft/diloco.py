@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
+
+from protocol.errors import ProtocolError
 
 try:
     from torchft.local_sgd import DiLoCo
 except ImportError as error:  # torch, torchft or what they need
-    from protocol.errors import ProtocolError
-
     raise ProtocolError(f"torchft cannot be imported ({error}); pip install 'diloco-protocol[torchft]'") from None
 
 from adapters.torchft.client import Client
 
+_logger = logging.getLogger(__name__)
 #: Under which torchft's checkpoints of a recovery tell us that there was one.
 _KEY = "protocol.decided"
 
@@ -21,7 +23,7 @@ _KEY = "protocol.decided"
 class Decided(DiLoCo):
     """DiLoCo without a schedule of its own: after each inner step that is a decision, the coordinator is asked.
 
-    Everything else is torchft's: quorum, exchange, vote, outer step, recovery, `fragment_sync_delay`.  torchft merges
+    Without a coordinator, once it is gone, merges come at H_max.  Everything else is torchft's: quorum, exchange, vote, outer step, recovery, `fragment_sync_delay`.  torchft merges
     `sync_every` steps after its last merge; here these are counted from the decision on.
 
     loss : of the last inner step, nats, for schedulers that look at it.  pressures : `network_pressure` and
@@ -39,8 +41,8 @@ class Decided(DiLoCo):
             **more,
         )  # fmt: skip
         self._client, self._loss, self._pressures = client, loss, pressures
-        #: Whether the coordinator has ended training.
-        self.over = False
+        #: Whether the coordinator has ended training; whether it is gone.
+        self.over = self.alone = False
         #: Inner steps since the last merge, and since each fragment's last.
         self.steps, self._since = 0, [0] * len(model_fragments)
         self._tries, self._at_quorum, self._healed = 0, 0, False
@@ -62,7 +64,7 @@ class Decided(DiLoCo):
                 self._manager.allow_state_dict_read()
                 return
             self._at_quorum, self._healed = self._manager.current_step(), False
-            self._client.say("begin", turn=self._turn(), fragment=self._due(), steps=self.steps)
+            self._say("begin", turn=self._turn(), fragment=self._due(), steps=self.steps)
         super()._step_post_hook(optimizer, args, kwargs)
         if self._local_step == 0:
             self._over()
@@ -75,7 +77,8 @@ class Decided(DiLoCo):
         if self.steps < c.first or self.steps % c.grid:
             return False
         told = {"loss": self._loss(), "fragment_steps": self._since[self._due()], **self._pressures()}
-        return bool(c.say("ask", turn=self._turn(), steps=self.steps, told=told)["merge"])
+        answer = self._say("ask", turn=self._turn(), steps=self.steps, told=told)
+        return self.steps >= c.last if self.alone else bool(answer["merge"])
 
     def _over(self) -> None:
         committed = self._manager.current_step() > self._at_quorum
@@ -84,8 +87,19 @@ class Decided(DiLoCo):
         if committed:
             self._since[merged] = 0
         self.steps = 0
-        answer = self._client.say(
+        answer = self._say(
             "end", turn=self._turn(), committed=committed, healed=self._healed, bytes=self._bytes[merged],
             loss=self._loss(),
         )  # fmt: skip
-        self.over = bool(answer["over"])
+        self.over = bool(answer.get("over"))
+
+    def _say(self, do: str, **values: object) -> dict[str, Any]:
+        """One message to the coordinator; nothing once it is gone."""
+        if self.alone:
+            return {}
+        try:
+            return self._client.say(do, **values)
+        except ProtocolError as error:
+            self.alone = True
+            _logger.warning("%s; merges at H_max from now on", error)
+            return {}

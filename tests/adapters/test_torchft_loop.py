@@ -139,6 +139,23 @@ def test_fixed_h_is_plain_diloco_and_replicas_are_equal(tmp_path: Path, fragment
     assert all(m["participants"] == ["replica_0", "replica_1"] for m in merges)
 
 
+def test_without_its_coordinator_training_goes_on_at_h_max(tmp_path: Path) -> None:
+    (tmp_path / "always.py").write_text("def decide(obs):\n    return True\n")
+    world = Regime.load("ordinary").replace(h_min=4, h_max=12, decision_steps=2)
+    coordinator = Coordinator(str(tmp_path / "always.py"), world, tmp_path / "merges.jsonl")
+    clients = [Client(coordinator.address, f"replica_{k}") for k in range(2)]
+    for client in clients:
+        client.close(bye=False)
+    coordinator.close()
+
+    def decided(number: int, manager: Any, parts: Any, inner: Any, outer: Any, loss: Any, delay: int) -> Any:
+        return Decided(manager, parts, inner, outer, clients[number], loss)
+
+    found = both(decided, 1, 0)
+    assert len(found[0].merged) == STEPS // 12
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*(f.merged for f in found), strict=True))
+
+
 def test_merges_of_the_loop_run_beside_a_served_model() -> None:
     """Tier 4 with `--merge-load torchft` on a stub server: merges begin when they are decided, and end in time."""
     pytest.importorskip("aiohttp", reason="real sidecars need aiohttp")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
 import joblib
 import pytest
 from scipy import stats
 
-from benchmarks.peer_nulls import AWARE, FAMILIES, certification
+from benchmarks.peer_nulls import AWARE, FAMILIES, MIXED, TESTS, certification
 
 ROOT = 31
+#: Of a slow test of mixed kinds; the others make 2,000.
+WORLDS = int(os.environ.get("PROTOCOL_NULLS", "2000"))
 
 
 def hits(family: str, n: int, test: str = "certified", jobs: int = 1) -> int:
@@ -20,6 +24,16 @@ def test_blind_pairs_are_rarely_certified_and_load_aware_ones_always() -> None:
     # Of 20 nulls at 5 %, 5 or more pass once in 400 times; the seed is fixed.
     assert hits("pairs at a random rate", 20) < 5
     assert hits(next(iter(AWARE)), 3) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", MIXED)
+def test_merges_of_mixed_kinds_hold_their_level(family: str) -> None:
+    """Certified, and by each test that decides: the exchange counts merges of several kinds by the time they take."""
+    found = [certification(family, ROOT, k) for k in range(WORLDS)]
+    for test in TESTS:
+        count = sum(hit[test] for hit in found)
+        assert stats.binomtest(count, WORLDS, 0.05, "greater").pvalue > 0.001, (test, count)
 
 
 @pytest.mark.slow
