@@ -23,8 +23,9 @@ _KEY = "protocol.decided"
 class Decided(DiLoCo):
     """DiLoCo without a schedule of its own: after each inner step that is a decision, the coordinator is asked.
 
-    Without a coordinator, once it is gone, merges come at H_max.  Everything else is torchft's: quorum, exchange, vote, outer step, recovery, `fragment_sync_delay`.  torchft merges
-    `sync_every` steps after its last merge; here these are counted from the decision on.
+    Without a coordinator, once it is gone, merges come at H_max.  Everything else is torchft's: quorum, exchange, vote,
+    outer step, recovery, `fragment_sync_delay`.  torchft merges `sync_every` steps after its last merge; here these are
+    counted from the decision on.
 
     loss : of the last inner step, nats, for schedulers that look at it.  pressures : `network_pressure` and
     `checkpoint_pressure` now, 0 to 1, where the loop knows them.
