@@ -150,11 +150,12 @@ class Server(http.server.ThreadingHTTPServer):
         )
 
     def save(self, path: Path) -> None:
+        """What was played so far."""
+        played = self.trace.window(0, time.monotonic_ns() - self.began_ns)
         with path.open("w", newline="") as file:
             rows = csv.writer(file, lineterminator="\n")
             rows.writerow(["arrival_s", "prompt_tokens", "output_tokens"])
-            trace = self.trace
-            rows.writerows(zip(trace.arrival_ns / 1e9, trace.prompt_tokens, trace.output_tokens, strict=True))
+            rows.writerows(zip(played.arrival_ns / 1e9, played.prompt_tokens, played.output_tokens, strict=True))
 
 
 # All of it -----------------------------------------------------------------------------------------------------------
@@ -163,7 +164,7 @@ class Server(http.server.ThreadingHTTPServer):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scheduler", default=str(HERE / "when_idle.py"))
-    parser.add_argument("--seconds", type=float, default=28.0, help="of training")
+    parser.add_argument("--seconds", type=float, default=25.0, help="of training")
     parser.add_argument("--sidecar", help="a real server (http://HOST:PORT); nothing is certified then")
     parser.add_argument("--out", type=Path, default=Path("runs/torchft-loop"))
     asked = parser.parse_args()
@@ -180,7 +181,7 @@ def main() -> int:
     context.set_forkserver_preload(["torch", "torchft", "adapters.torchft.diloco"])
     page = None
     if asked.sidecar is None:
-        world = regime.replace(horizon_s=asked.seconds + 5.0)
+        world = regime.replace(horizon_s=asked.seconds + 60.0)  # more than is played
         page = Server(regime, workload(world, np.random.default_rng(1)))
     lighthouse = LighthouseServer(
         bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=3000, quorum_tick_ms=10, heartbeat_timeout_ms=1000
@@ -204,11 +205,16 @@ def main() -> int:
             page.begin()
         zero_s = 0.0 if page is None else (page.began_ns - coordinator.log.began_ns) / 1e9
         begin.set()
-        time.sleep(asked.seconds * 0.5)
+        over = time.monotonic() + asked.seconds
+        time.sleep(asked.seconds * 0.4)
         running["replica_1"].kill()
         running["replica_1"].join()
+        while "replica_1" in coordinator.replicas:
+            time.sleep(0.01)
         running["replica_1"] = start("replica_1")
-        time.sleep(asked.seconds * 0.5)
+        while "replica_1" not in coordinator.replicas:
+            time.sleep(0.01)
+        time.sleep(max(over - time.monotonic(), asked.seconds * 0.2))
         coordinator.finish()
         for process in running.values():
             process.join(30)
