@@ -226,7 +226,8 @@ def _read_loop(records: list[tuple[str, dict[str, Any]]]) -> Log:
             if "start_s" not in record:
                 raise BadInput(where, "no start_s", "start_s and end_s")
             merges.append(_merge(where, record))
-            for name, steps in (record.get("steps_lost") or {}).items():
+            lost = record.get("steps_lost")
+            for name, steps in lost.items() if isinstance(lost, dict) else ():
                 report.append(f"merge at {record['start_s']:g} s: not committed; {name} lost {steps} inner steps")
             continue
         at_s = 0.0 if event == "begin" else _number(where, "at_s", record.get("at_s"), 0)
