@@ -24,9 +24,9 @@ from protocol.cli.settings import contender_opener
 
 REGIMES = ("streaming-4-fragments", "hourly-blocking", "weight-sync")
 SCHEDULERS = (
-    "fixed-h-256", "fixed-h-512", "adaptive-tokens", "adaptive-load", "pressure-gate", "pressure-gate-matched",
-    "random-deferral", "random-deferral-70", "wa-diloco", "wa-calibrated", "wa-calibrated-forecast", "quiet",
-    "examples/ten_line.py",
+    "fixed-h-256", "fixed-h-512", "quiet", "wa-calibrated", "wa-diloco", "examples/ten_line.py", "random-deferral",
+    "wa-calibrated-forecast", "pressure-gate", "adaptive-load", "adaptive-tokens", "pressure-gate-matched",
+    "random-deferral-70",
 )  # fmt: skip
 ROOT, CONTROL_DRAWS = 20260601, 9
 COLUMNS = (
