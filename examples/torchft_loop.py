@@ -161,6 +161,60 @@ class Server(http.server.ThreadingHTTPServer):
 # All of it -----------------------------------------------------------------------------------------------------------
 
 
+class Fleet:
+    """Two replicas in processes of their own."""
+
+    def __init__(self, coordinator: Coordinator, lighthouse: str, step_s: float) -> None:
+        self.coordinator, self.lighthouse, self.step_s = coordinator, lighthouse, step_s
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(["torch", "torchft", "adapters.torchft.diloco"])
+        self.begin = self.context.Event()
+        self.running: dict[str, multiprocessing.process.BaseProcess] = {}
+
+    def start(self, *names: str) -> None:
+        """Start replicas, and wait until they have joined."""
+        for name in names:
+            words = (name, self.lighthouse, self.coordinator.address, self.step_s, self.begin)
+            self.running[name] = self.context.Process(target=replica, args=words)
+            self.running[name].start()
+        while not self.coordinator.replicas >= set(names):
+            if not all(process.is_alive() for process in self.running.values()):
+                sys.exit("a replica ended before it had joined")
+            time.sleep(0.01)
+
+    def kill(self, name: str) -> None:
+        self.running[name].kill()
+        self.running[name].join()
+        while name in self.coordinator.replicas:
+            time.sleep(0.01)
+
+    def train(self, seconds: float) -> None:
+        """One replica is lost on the way, and comes back."""
+        over = time.monotonic() + seconds
+        self.begin.set()
+        time.sleep(seconds * 0.4)
+        self.kill("replica_1")
+        self.start("replica_1")
+        time.sleep(max(over - time.monotonic(), seconds * 0.2))
+        self.coordinator.finish()
+        for process in self.running.values():
+            process.join(30)
+        if any(process.exitcode != 0 for process in self.running.values()):
+            sys.exit("a replica failed")
+
+
+def certify(out: Path, zero_s: float) -> int:
+    """What `protocol` says of the log; zero_s : where the trace begins in it."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE.parent), *sys.path)))}
+    protocol, log = [sys.executable, "-m", "protocol"], str(out / "merges.jsonl")
+    subprocess.run([*protocol, "logs", "inspect", log], env=environment, check=True)
+    how = ["--corridor", "from-log", "--log-zero", f"{zero_s:.6f}", "--draws", "199", "--jobs", "1"]
+    world = ["--trace", str(out / "trace.csv"), "--regime", str(REGIME), "--out", str(out / "certificate")]
+    ended = subprocess.run([*protocol, "certify", log, *world, *how], env=environment)
+    # 0 passed, 1 failed, 3 undecidable: each is a verdict.
+    return 0 if ended.returncode in (0, 1, 3) else ended.returncode
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scheduler", default=str(HERE / "when_idle.py"))
@@ -168,72 +222,31 @@ def main() -> int:
     parser.add_argument("--sidecar", help="a real server (http://HOST:PORT); nothing is certified then")
     parser.add_argument("--out", type=Path, default=Path("runs/torchft-loop"))
     asked = parser.parse_args()
-    log, trace = asked.out / "merges.jsonl", asked.out / "trace.csv"
+    log, regime, page = asked.out / "merges.jsonl", Regime.load(str(REGIME)), None
     if log.exists():
         sys.exit(f"{log}: found a log of an earlier loop; expected another --out")
     asked.out.mkdir(parents=True, exist_ok=True)
-
     os.environ.setdefault("RUST_LOG", "error")  # torchft's own log
     from torchft.coordination import LighthouseServer
 
-    regime = Regime.load(str(REGIME))
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torchft", "adapters.torchft.diloco"])
-    page = None
     if asked.sidecar is None:
         world = regime.replace(horizon_s=asked.seconds + 60.0)  # more than is played
         page = Server(regime, workload(world, np.random.default_rng(1)))
     lighthouse = LighthouseServer(
         bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=3000, quorum_tick_ms=10, heartbeat_timeout_ms=1000
     )
-    with Coordinator(
-        asked.scheduler, regime, log, sidecar=asked.sidecar or page.url, slots=16, scrape_s=0.05
-    ) as coordinator:
-        begin = context.Event()
-
-        def start(name: str) -> multiprocessing.process.BaseProcess:
-            process = context.Process(
-                target=replica, args=(name, lighthouse.address(), coordinator.address, regime.step_s, begin)
-            )
-            process.start()
-            return process
-
-        running = {name: start(name) for name in ("replica_0", "replica_1")}
-        while len(coordinator.replicas) < len(running):
-            time.sleep(0.01)
+    url = asked.sidecar or page.url
+    with Coordinator(asked.scheduler, regime, log, sidecar=url, slots=16, scrape_s=0.05) as coordinator:
+        fleet = Fleet(coordinator, lighthouse.address(), regime.step_s)
+        fleet.start("replica_0", "replica_1")
         if page is not None:
             page.begin()
-        zero_s = 0.0 if page is None else (page.began_ns - coordinator.log.began_ns) / 1e9
-        begin.set()
-        over = time.monotonic() + asked.seconds
-        time.sleep(asked.seconds * 0.4)
-        running["replica_1"].kill()
-        running["replica_1"].join()
-        while "replica_1" in coordinator.replicas:
-            time.sleep(0.01)
-        running["replica_1"] = start("replica_1")
-        while "replica_1" not in coordinator.replicas:
-            time.sleep(0.01)
-        time.sleep(max(over - time.monotonic(), asked.seconds * 0.2))
-        coordinator.finish()
-        for process in running.values():
-            process.join(30)
+        fleet.train(asked.seconds)
     lighthouse.shutdown()
-    if any(process.exitcode for process in running.values()):
-        sys.exit("a replica failed")
     if page is None:
         return 0
-    page.save(trace)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE.parent), *sys.path)))}
-    protocol = [sys.executable, "-m", "protocol"]
-    how = ["--corridor", "from-log", "--log-zero", f"{zero_s:.6f}"]
-    subprocess.run([*protocol, "logs", "inspect", str(log)], env=environment, check=True)
-    certified = subprocess.run(
-        [*protocol, "certify", str(log), "--trace", str(trace), "--regime", str(REGIME), *how, "--draws", "199",
-         "--jobs", "1", "--out", str(asked.out / "certificate")], env=environment,
-    )  # fmt: skip
-    # 0 passed, 1 failed, 3 undecidable: each is a verdict.
-    return 0 if certified.returncode in (0, 1, 3) else certified.returncode
+    page.save(asked.out / "trace.csv")
+    return certify(asked.out, (page.began_ns - coordinator.log.began_ns) / 1e9)
 
 
 if __name__ == "__main__":
