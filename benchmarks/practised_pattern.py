@@ -66,7 +66,7 @@ def table(rows: list[dict[str, str]]) -> str:
     def of(row: dict[str, str], *names: str) -> str:
         if not row[names[0]]:
             return "–"
-        values = [f"{float(row[name]):.2f}".replace("-", "−") for name in names]
+        values = [f"{round(float(row[name]), 2) + 0.0:.2f}".replace("-", "−") for name in names]
         return values[0] if len(values) == 1 else f"{values[0]} [{values[1]}, {values[2]}]"
 
     titles = (
@@ -75,9 +75,10 @@ def table(rows: list[dict[str, str]]) -> str:
     )  # fmt: skip
     lines = [f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
     for row in rows:
+        fewest, _, most = row["merges_a_seed"].partition("-")
         verdict = f"**{row['verdict']}**" if row["verdict"] == "PASS" else row["verdict"]
         cells = [
-            f"`{row['scheduler']}`", f"`{row['regime']}`", row["merges_a_seed"].replace("-", " to "),
+            f"`{row['scheduler']}`", f"`{row['regime']}`", fewest if fewest == most else f"{fewest} to {most}",
             of(row, "no_sync_pct"), of(row, "policy_pp"), of(row, "control_pp"),
             of(row, "gain_pp", "gain_low", "gain_high"), of(row, "load_gain_pp", "load_low", "load_high"),
             f"{float(row['p_holm']):.4f}" if row["p_holm"] else "–", verdict,
