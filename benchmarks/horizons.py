@@ -26,8 +26,10 @@ from protocol.campaign.run import run
 from protocol.cli.settings import contender_opener, setting_of
 from protocol.regimes.regime import Regime
 from protocol.replay.replay import POLICY
-from reports.figures import COLUMN_IN, DRAWS, MUTED, save, styled
+from reports.figures import DRAWS, MUTED, save, styled
 
+#: Of a column of a two-column paper.
+COLUMN_IN = 3.35
 HOURS = (1.5, 3.0, 6.0, 12.0)
 
 
