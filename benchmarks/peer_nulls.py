@@ -77,11 +77,43 @@ class MoodyPairs:
         return Decision(True, ((a, b),))
 
 
+class PairsAndAll:
+    """Merges of two kinds: pairs at random, and all four where all are ready, at rates drawn anew for each run."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng, self.rate, self.all = rng, rng.uniform(0.01, 0.2), rng.uniform(0.2, 0.8)
+
+    def decide(self, observation: Observation) -> Decision:
+        ready = [i for i, o in enumerate(observation.islands) if o.steps_since_merge >= observation.h_min]
+        if self.rng.random() > self.rate:
+            return Decision(False)
+        if len(ready) == 4 and self.rng.random() < self.all:
+            return Decision(True, ((0, 1, 2, 3),))
+        a, b = self.rng.permutation(ready)[:2].tolist()
+        return Decision(True, ((a, b),))
+
+
+class PairsInTurn(PairsAndAll):
+    """Now all four, now both halves at once, in turn: one kind after the other, as regularly as can be."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.turn, self.wait = 0, int(rng.integers(128, 400))
+
+    def decide(self, observation: Observation) -> Decision:
+        if min(o.steps_since_merge for o in observation.islands) < self.wait:
+            return Decision(False)
+        self.turn += 1
+        return Decision(True, ((0, 1, 2, 3),) if self.turn % 2 else ((0, 1), (2, 3)))
+
+
 #: Blind to load; QuietPairs is not, and says what the same numbers are worth.
 FAMILIES: dict[str, Callable[[np.random.Generator], object]] = {
     "random-time pairs": RandomPairs, "regular pairs": RegularPairs, "all islands, random times": AllIslands,
     "clustered pairs": ClusteredPairs, "pairs at a random rate": MoodyPairs, "a matched draw": RandomPairs,
+    "pairs and all": PairsAndAll, "pairs and all in turn": PairsInTurn, "a matched draw of pairs and all": PairsAndAll,
 }  # fmt: skip
+#: Of these, the ones whose merges are of several kinds.
+MIXED = ("pairs and all", "pairs and all in turn", "a matched draw of pairs and all")
 AWARE = {"quiet pairs (load-aware)": QuietPairs}
 
 
@@ -135,7 +167,7 @@ def certification(family: str, root: int, number: int) -> dict[str, bool]:
         rolled = peer_rollout(_Run(scheduler), world, served, peers, REGIME.learner, stream("partners"))  # type: ignore[arg-type]
         assert rolled.groups is not None
         own = PeerSchedule(rolled.schedule.start_ns // peers.corridor.grid_ns, rolled.groups)
-        if family == "a matched draw":  # a long walk forgets where it began: uniform, the null of the draws itself
+        if family.startswith("a matched draw"):  # a long walk forgets where it began: the draws' own null
             own = peer_controls.draws(peers, own, 1, stream("first"), stream("own"), sweeps=1000)[0]
         made.append(own)
         assert peers.violation(made[-1]) is None

@@ -27,6 +27,8 @@ NONE = "none"
 PAUSE = "pause"
 #: What vLLM serves (with VLLM_SERVER_DEV_MODE=1): requests under way are frozen, and go on afterwards.
 PAUSE_PATH, RESUME_PATH = "/pause?mode=keep", "/resume"
+#: Kinds whose processes exchange with each other.
+TOGETHER = ("collective", "torchft")
 _READY_S = 60.0
 #: Seconds that a process has to put in order what it disturbed before it is killed.
 _GRACE_S = 5.0
@@ -70,7 +72,7 @@ class MergeLoad:
             options[key] = value
         if kind == PAUSE:
             _check_pause(options)
-        default = os.cpu_count() or 1 if kind == "host" else 2 if kind == "collective" else 1
+        default = os.cpu_count() or 1 if kind == "host" else 2 if kind in TOGETHER else 1
         processes = options.pop("processes", str(default))
         if not processes.isdigit() or not 1 <= int(processes) <= 256:
             raise BadInput("--merge-load, processes", repr(processes), "1 to 256")
@@ -146,10 +148,10 @@ class Runner:
             raise BadInput("--merge-load", "pause of no server", "pause:pause=URL,resume=URL")
         if self.load.kind == NONE:
             return
-        port = _free_port() if self.load.kind == "collective" else 0
+        port = _free_port() if self.load.kind in TOGETHER else 0
         for rank in range(self.load.processes):
             options = dict(self.load.options)
-            if self.load.kind == "collective":
+            if self.load.kind in TOGETHER:
                 options |= {"rank": str(rank), "world": str(self.load.processes), "port": str(port)}
             if self.load.kind == "host" and rank > 0:
                 options["write_mb"] = "0"

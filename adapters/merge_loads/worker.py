@@ -197,9 +197,66 @@ def collective(rank: int = 0, world: int = 1, port: int = 0, payload_mb: int = 1
     return unit
 
 
+def torchft(
+    rank: int = 0, world: int = 1, port: int = 0, payload_mb: int = 16, bandwidth_mb_s: int = 0, timeout_s: int = 60
+) -> Unit:
+    """Merges of torchft's DiLoCo between real replicas: quorum, exchange over gloo, vote, outer step.
+
+    The first replica also runs the lighthouse.  `bandwidth_mb_s` slows the exchange to that of a network, 0 does not.
+    """
+    import logging
+    from datetime import timedelta
+
+    os.environ.setdefault("RUST_LOG", "error")
+    import torch
+    from torch.distributed import ReduceOp, TCPStore
+    from torchft import Manager, ProcessGroupGloo
+    from torchft.coordination import LighthouseServer
+    from torchft.local_sgd import DiLoCo
+
+    logging.getLogger("torchft.manager").setLevel(logging.ERROR)
+    lighthouse = LighthouseServer(bind=f"127.0.0.1:{port}", min_replicas=world, quorum_tick_ms=1) if rank == 0 else None
+    torch.set_num_threads(1)
+    patience = timedelta(seconds=timeout_s)
+    model = torch.nn.Linear(1024, payload_mb * 256, bias=False)
+    inner, outer = (torch.optim.SGD(model.parameters(), lr=lr) for lr in (1e-3, 0.7))
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    manager = Manager(
+        pg=ProcessGroupGloo(timeout=patience), min_replica_size=world, use_async_quorum=False, init_sync=False,
+        state_dict=dict, load_state_dict=lambda _: None, replica_id=f"replica_{rank}", store_addr="localhost",
+        store_port=store.port, rank=0, world_size=1, lighthouse_addr=f"http://127.0.0.1:{port}", timeout=patience,
+        quorum_timeout=patience, connect_timeout=patience,
+    )  # fmt: skip
+    kept = (lighthouse, DiLoCo(manager, [model], inner, outer, sync_every=1).__enter__())
+    again, longest_ns = torch.ones(1), 0
+
+    def merge() -> None:
+        for p in model.parameters():
+            p.grad = torch.full_like(p, 1e-3)
+        if bandwidth_mb_s:
+            time.sleep(payload_mb / bandwidth_mb_s)
+        inner.step()  # DiLoCo merges after it
+
+    def unit(end_ns: int, kept: object = kept) -> None:
+        nonlocal longest_ns
+        # All replicas agree on going on, as in `collective`, and begin no merge that would end late.
+        manager.start_quorum()
+        begun_ns = time.monotonic_ns()
+        again.fill_(1.0 if begun_ns + longest_ns < end_ns else 0.0)
+        manager.allreduce(again, reduce_op=ReduceOp.MIN).wait()
+        if again.item():
+            merge()
+            longest_ns = max(longest_ns, time.monotonic_ns() - begun_ns)
+        else:
+            time.sleep(max(end_ns - time.monotonic_ns(), 0) / 1e9)
+
+    merge()  # the first one meets the others and sets everything up
+    return unit
+
+
 KINDS: dict[str, Callable[..., Unit]] = {
     "host": host, "disk": disk, "network": network, "command": command, "cuda": cuda, "collective": collective,
-    "pause": pausing,
+    "pause": pausing, "torchft": torchft,
 }  # fmt: skip
 #: Kinds that do one thing a window instead of repeating until it ends.
 ONCE = ("command",)

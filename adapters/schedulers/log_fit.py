@@ -44,11 +44,18 @@ class LogFit:
         same = bool((made.busy_ns == seconds_to_ns(regime_merge_s)).all() and made.committed.all())
         return same and not made.fragment.any()
 
-    def ends_ns(self, regime: Regime) -> tuple[int, ...]:
-        """When its merges end: windows of a trace begin there, with a whole wait before their first merge."""
+    def ends_ns(self, regime: Regime, horizon_s: float) -> tuple[int, ...]:
+        """When its merges end: windows of a trace begin there, with a whole wait before their first merge.
+
+        Of a log that says how far it goes, only where a window of this horizon still lies in it.
+        """
         if self.source is None:
             return self.begins_ns
-        return tuple(self.source.schedule(regime.merge_s).schedule.windows_ns(0)[1].tolist())
+        recorded = self.source.schedule(regime.merge_s)
+        ends = recorded.schedule.windows_ns(0)[1]
+        if recorded.span_s is not None:
+            ends = ends[ends + seconds_to_ns(horizon_s) <= seconds_to_ns(recorded.span_s)]
+        return tuple(ends.tolist())
 
     def changes(self, regime: Regime, whole: bool) -> dict[str, Any]:
         """What it changes of a regime.  whole : the log is judged from its time 0 to its end, not by windows.

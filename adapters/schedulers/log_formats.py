@@ -76,6 +76,8 @@ def read_log(path: Path) -> Log:
         return _read_torchft(records)
     if any(_WATCHED_S in r for _, r in records):
         return _read_watcher(records)
+    if any(r.get("event") == "begin" and "decision_steps" in r for _, r in records):
+        return _read_loop(records)
     if all("start_s" in r for _, r in records):
         return Log("lines", tuple(_merge(where, r) for where, r in records), None, ())
     return _read_coordinator(path, records)
@@ -211,6 +213,42 @@ def _told(where: str, values: Mapping[str, object], at_ns: int, took_ns: int | N
     if not isinstance(committed, bool):
         raise BadInput(f"{where}, committed", f"{committed!r}", "true or false")
     return Logged(at_ns, took_ns, fragment, committed)
+
+
+def _read_loop(records: list[tuple[str, dict[str, Any]]]) -> Log:
+    """The log of `adapters.torchft`: merges, and what became of its replicas."""
+    merges, report = [], []
+    began_ns: int | None = None
+    span_ns: int | None = None
+    for where, record in records:
+        event = record.get("event")
+        if event == "merge":
+            if "start_s" not in record:
+                raise BadInput(where, "no start_s", "start_s and end_s")
+            merges.append(_merge(where, record))
+            lost = record.get("steps_lost")
+            for name, steps in lost.items() if isinstance(lost, dict) else ():
+                report.append(f"merge at {record['start_s']:g} s: not committed; {name} lost {steps} inner steps")
+            continue
+        at_s = 0.0 if event == "begin" else _number(where, "at_s", record.get("at_s"), 0)
+        if event == "begin":
+            began_ns = stamp_ns(f"{where}, time", record.get("time"))
+        elif event == "end":
+            span_ns = seconds_to_ns(at_s)
+        elif event == "healed":
+            lost = record.get("steps_lost")
+            report.append(f"{record.get('replica')} caught up at {at_s:g} s and lost {lost} inner steps")
+        elif event == "left" and "steps_lost_at_least" in record:
+            lost = record["steps_lost_at_least"]
+            report.append(f"{record.get('replica')} was lost at {at_s:g} s, with {lost} inner steps or more")
+        elif event == "scheduler_failed":
+            report.append(f"the scheduler failed at {at_s:g} s; merges at H_max from then on: {record.get('why')}")
+    failed = sum(not m.committed for m in merges)
+    if failed:
+        report.append(f"{failed} of {len(merges)} merges were not committed: busy, without progress")
+    if span_ns is None:
+        report.append("no end: the log may be cut short, and its span is unknown")
+    return Log("loop", tuple(merges), span_ns, tuple(report), began_ns)
 
 
 def _read_torchft(records: list[tuple[str, dict[str, Any]]]) -> Log:

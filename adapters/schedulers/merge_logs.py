@@ -1,6 +1,6 @@
 """Merge logs as people have them, read as what happened: when each merge began, how long it took, what came of it.
 
-Five formats, told apart by their contents:
+Six formats, told apart by their contents:
 
 - coordinator JSONL (workload-aware-diloco): events `coordinator_start`, `merged` and `coordinator_stop` or
   `coordinator_end`, each with `elapsed_sec` or `ts_ms`;
@@ -8,6 +8,7 @@ Five formats, told apart by their contents:
   `fragment`, `committed`, `bytes`;
 - torchft commit events: records of the logger `torchft_commits` as OpenTelemetry's console exporter prints
   them (JSON objects with `timestamp` and `attributes.step`, `.replica_id`, `.commit_result`);
+- the log of a training loop that `adapters.torchft` drives (JSON lines: `begin`, `merge`, `healed`, `left`, `end`);
 - a weight watcher's history (JSON lines with `_timestamp` and `watcher/last_update_weights_time`), an update a line,
   stamped at its end.
 

@@ -16,6 +16,7 @@ from adapters.merge_loads.runner import MergeLoad, Runner, running
 from adapters.sidecars.metrics import Gauges, read_gauges
 from adapters.sidecars.openai import Deadlines, Row, Run, Target, replay_open_loop, run_of, that_serves, until
 from adapters.sidecars.real import ran, replayed, spin_ns, urgent
+from adapters.sidecars.watching import RECENT_NS, state_of
 from protocol.errors import BadInput
 from protocol.merging.schedule import Schedule
 from protocol.placement.rollout import ControlLoop, ask
@@ -23,11 +24,6 @@ from protocol.replay.replay import MERGE_WITHIN_NS, LiveDecision, Replay, Scrape
 from protocol.replay.sidecar import ServingState
 from protocol.scheduler import SchedulerRun
 from protocol.workload.trace import NS_PER_S, RequestTrace, Workload
-
-#: Span over which latencies and the serving pressure are averaged, as `Observation` says.
-RECENT_NS = 5 * NS_PER_S
-#: Gauges older than this are not believed any more.
-STALE_NS = 2 * NS_PER_S
 
 
 @dataclass
@@ -202,27 +198,21 @@ class _Segment:
 
     def _state(self) -> ServingState:
         """The server now: its own gauges where they are fresh, the client's counts for the rest."""
-        now_ns, slots = self._now(), self.server.slots
+        now_ns = self._now()
         served = [
             (row, origin)
             for row, origin in zip(self._arrived(), self.trace.arrival_ns.tolist(), strict=False)
             if row.ended_ns >= 0 and row.failure is None
         ]
         recent = [(row, self.start_ns + at) for row, at in served if row.ended_ns - self.start_ns > now_ns - RECENT_NS]
-        outstanding = self._outstanding()
-        last = self.scrapes[-1] if self.scrapes else None
-        fresh = last is not None and last.waiting is not None and now_ns - last.at_ns <= STALE_NS
-        queued = min(last.waiting or 0, outstanding) if fresh and last is not None else 0
-        lately = [s for s in self.scrapes if s.at_ns > now_ns - RECENT_NS]
-        busy = [s.client if s.running is None else s.running for s in lately] or [outstanding]
-        return ServingState(
-            serving_pressure=min(sum(busy) / len(busy) / slots, 1.0),
-            in_flight=outstanding - queued,
-            queued=queued,
-            completed=len(served),
-            recent_e2e_s=_mean_s([row.completion.last_ns - origin for row, origin in recent]),
-            recent_ttft_s=_mean_s([row.completion.first_ns - at for row, at in recent if row.completion.streamed]),
-            telemetry_age_s=(now_ns - last.at_ns) / NS_PER_S if fresh and last is not None else 0.0,
+        return state_of(
+            self.scrapes,
+            now_ns,
+            self.server.slots,
+            self._outstanding(),
+            len(served),
+            _mean_s([row.completion.last_ns - origin for row, origin in recent]),
+            _mean_s([row.completion.first_ns - at for row, at in recent if row.completion.streamed]),
         )
 
 

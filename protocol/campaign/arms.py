@@ -163,12 +163,10 @@ def stream_of(root_seed: int, setting: Setting, seed: int) -> Merges | None:
 
 def _recorded(whole: Schedule, setting: Setting, seed: int) -> tuple[Schedule, Merges | None]:
     """A merge log in a seed: what of it lies in the seed's window, on the decision grid."""
-    following = None
-    if setting.begins_ns:
-        begin_ns = setting.begins_ns[seed]
-        end_ns = begin_ns + setting.corridor.horizon_ns
-        following, whole = logged.following_ns(whole, end_ns), logged.window(whole, begin_ns, end_ns)
-    schedule = logged.snapped(whole, setting.timing)[0]
+    if not setting.begins_ns:
+        schedule = logged.snapped(whole, setting.timing)[0]
+        return schedule, logged.merges_of(schedule, setting.timing)
+    schedule, following = logged.window(whole, setting.begins_ns[seed], setting.timing)
     return schedule, logged.merges_of(schedule, setting.timing, following)
 
 

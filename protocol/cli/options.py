@@ -63,7 +63,7 @@ Vocabulary = Annotated[int, typer.Option(min=16, help="token ids of prompts lie 
 MergeLoad = Annotated[
     str,
     typer.Option(
-        help="what a merge does to the host: none, host, disk, network, collective, cuda, pause, command:WORDS"
+        help="what a merge does to the host: none, host, disk, network, collective, torchft, cuda, pause, command:WORDS"
     ),
 ]
 Calibration = Annotated[Path | None, typer.Option(help="folder of `protocol calibrate`")]

@@ -207,7 +207,7 @@ def _recorded(path: Path, reading: Reading, overrides: Overrides) -> tuple[Setti
     span_s = float(trace.arrival_ns[-1] - trace.arrival_ns[0]) / NS_PER_S
     wanted = overrides.seeds or WANTED_SEEDS
     horizon_s = min(base.horizon_s, max(SHORTEST_S, span_s // wanted - base.cooldown_s))
-    begins_ns = None if overrides.log is None else overrides.log.ends_ns(base)
+    begins_ns = None if overrides.log is None else overrides.log.ends_ns(base, horizon_s)
     found = cut(trace, base.seeds, horizon_s, base.cooldown_s, begins_ns)
     budgets = base.replace(horizon_s=horizon_s).corridor().feasible_budgets()
     regime = base.replace(
@@ -239,7 +239,7 @@ def _in_system(
     """A real trace in somebody's own system."""
     trace, report = read_trace(path, reading, absent_ok=True)
     sidecar = None if overrides.calibration is None else f"the calibration {overrides.calibration.name}"
-    begins_ns = None if overrides.log is None else overrides.log.ends_ns(system)
+    begins_ns = None if overrides.log is None else overrides.log.ends_ns(system, system.horizon_s)
     placed = in_system(
         trace, report, system, root_seed, file=path.name, slos=overrides.slos, sidecar=sidecar, begins_ns=begins_ns
     )

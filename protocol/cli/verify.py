@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from adapters.schedulers.log_fit import LogFit
+from adapters.schedulers.log_fit import LogFit, fit_of
+from adapters.schedulers.merge_logs import LogReading
+from adapters.schedulers.recorded import is_log, spec_of
 from adapters.sidecars.fitting import check_simulated
 from adapters.traces.readers import Reading
 from protocol import files
@@ -193,7 +196,7 @@ class _Again:
         self, certificate: Certificate, folder: Path, scheduler: str, regimes: list[str], traces: list[Path], jobs: int,
         learner: str | None,
     ) -> None:  # fmt: skip
-        self.certificate, self.folder, self.scheduler = certificate, folder, scheduler
+        self.certificate, self.folder, self.scheduler = certificate, folder, _read_alike(scheduler, certificate)
         self.traces, self.jobs, self.learner = traces, jobs, learner
         self.given = {Path(r).stem: r for r in regimes} | {Regime.load(r).name: r for r in regimes}
         self.files = {t.name: t for t in traces}
@@ -217,12 +220,26 @@ class _Again:
         )
         if real and real["file"] not in self.files:
             raise BadInput("--trace", f"nothing for {old.name}", "the file that this certificate was made from")
-        name = real.get("system") if real else old.name
+        name = real.get("system") if real else self._without_log(old.name)
         names = [] if name is None else [self.given.get(name, name)]
         traces = [self.files[real["file"]]] if real else []
         reading = Reading.from_described(real.get("read_as", {})) if real else Reading()
-        (setting,), (described,) = settings_for(names, traces, reading, self.certificate.settings.root_seed, overrides)
+        root = self.certificate.settings.root_seed
+        # In generated load a log may have given fragments to the regime, or all of its corridor.
+        logs = (
+            [overrides.log] if name == old.name or real else [fit_of(self.scheduler, whole) for whole in (False, True)]
+        )
+        for log in logs:
+            changed = replace(overrides, log=log)
+            (setting,), (described,) = settings_for(names, traces, reading, root, changed)
+            if described.digest == old.digest:
+                break
         return setting, described
+
+    def _without_log(self, name: str) -> str:
+        """A regime's own name, where a merge log that is judged has changed it."""
+        contender = self.certificate.contender
+        return name.removesuffix(f" with {contender.name}") if contender.kind == "recorded" else name
 
     def differences(self) -> list[str]:
         """What differs between the stored raw files and those of a fresh run with the same settings."""
@@ -281,6 +298,15 @@ class _Again:
         return Head.model_validate(
             {**asked, "contender": contender, "settings": settings, "regimes": [plain(r) for r in regimes]}
         )
+
+
+def _read_alike(scheduler: str, certificate: Certificate) -> str:
+    """A merge log, with how it was read where its certificate says so and nobody else does."""
+    how = certificate.contender.described("reading")
+    if not isinstance(how, dict) or not is_log(scheduler) or "?" in scheduler:
+        return scheduler
+    known = {field.name for field in fields(LogReading)}
+    return spec_of(scheduler, LogReading(**{key: value for key, value in how.items() if key in known}))
 
 
 def _taken_from_log(regime: RegimePart) -> LogFit | None:

@@ -25,6 +25,7 @@ from protocol.gates.progress import merges_of
 from protocol.gates.result import Check, GateResult
 from protocol.gates.spec import Spec
 from protocol.gates.units import compared
+from protocol.merging.placements import Placements
 from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM, Replay
 from protocol.stats.gains import MIN_DRAWS, Adjusted, Gain, Gains, Standing, judge_gains
 from protocol.stats.multiplicity import holm
@@ -302,12 +303,22 @@ def _exchanged(measured: Measured) -> NDArray[np.float64]:
     for row, e in enumerate(measured.evidence):
         placed, excess = e.placed.get(CROSSED), measured.priced_excess(e, CROSSED)
         if placed is not None and len(excess) >= every:
-            busy = placed.lengths
-            if placed.merges is not None:
-                busy = np.array([measured.spec.timing.busy_ns(m) for m in placed.merges])
+            busy = _weights(placed, measured.spec)
             made = np.where(busy > 0, busy, np.nan)
             cost[row] = (excess / made * busy[e.seed])[columns]
     return cost
+
+
+def _weights(placed: Placements, spec: Spec) -> NDArray[np.int64]:
+    """What the cost of each schedule is counted by: its merges, or the time they are busy where they differ in that."""
+    if placed.merges is not None:
+        return np.array([spec.timing.busy_ns(m) for m in placed.merges], np.int64)
+    peers, members = spec.peers, placed.members
+    if peers is not None and members is not None and ((members >= 0) & (members < peers.n)).all():
+        busy = [[int(peers.busy_ns(g).sum()) for g in s.groups] for s in peers.read(placed)]
+        if len({ns for merges in busy for ns in merges}) > 1:
+            return np.array([sum(merges) for merges in busy], np.int64)
+    return placed.lengths.astype(np.int64)
 
 
 # Controls --------------------------------------------------------------------------------------------------------

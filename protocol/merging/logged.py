@@ -5,22 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from protocol.merging.practice import Merges, Timing
 from protocol.merging.schedule import Schedule
-
-
-def window(schedule: Schedule, begin_ns: int, end_ns: int) -> Schedule:
-    """The merges that lie between both times whole, counted from the first; one that ends later was never decided."""
-    end = schedule.start_ns + schedule.busy_ns.max(axis=1, initial=0)
-    kept = (schedule.start_ns >= begin_ns) & (end <= end_ns)
-    return replace(
-        schedule,
-        start_ns=schedule.start_ns[kept] - begin_ns,
-        busy_ns=schedule.busy_ns[kept],
-        fragment=schedule.fragment[kept],
-        committed=schedule.committed[kept],
-    )
 
 
 def snapped(schedule: Schedule, timing: Timing) -> tuple[Schedule, int]:
@@ -51,8 +39,28 @@ def merges_of(schedule: Schedule, timing: Timing, next_ns: int | None = None) ->
     return Merges.of(schedule, next_ns or longest)
 
 
-def following_ns(schedule: Schedule, end_ns: int) -> int | None:
-    """How long the first merge took that ends after a window; None where there is none."""
-    took = schedule.busy_ns.max(axis=1, initial=0)
-    later = took[schedule.start_ns + took > end_ns]
-    return int(later[0]) if later.size else None
+def window(schedule: Schedule, begin_ns: int, timing: Timing) -> tuple[Schedule, int | None]:
+    """The merges from `begin_ns` to the horizon after it, on the decision grid, and how long the next one took.
+
+    A merge that ends past the horizon was not decided in this window, and on the grid it may end a little later or
+    earlier than it did.  None where the log has no later merge.
+    """
+    horizon_ns = timing.corridor.horizon_ns
+    kept = np.flatnonzero((schedule.start_ns >= begin_ns) & (schedule.start_ns <= begin_ns + horizon_ns))
+    part = snapped(_taken(schedule, kept, begin_ns), timing)[0]
+    lengths = timing.practice.length_ns(part.busy_ns.max(axis=1, initial=0), timing.corridor.step_ns)
+    late = np.flatnonzero(part.start_ns + lengths > horizon_ns)
+    n = int(late[0]) if late.size else len(part)
+    after = np.flatnonzero(schedule.start_ns >= begin_ns)[n:]
+    following = int(schedule.busy_ns[after[0]].max()) if after.size else None
+    return snapped(_taken(schedule, kept[:n], begin_ns), timing)[0], following
+
+
+def _taken(schedule: Schedule, rows: NDArray[np.int64], zero_ns: int) -> Schedule:
+    return replace(
+        schedule,
+        start_ns=schedule.start_ns[rows] - zero_ns,
+        busy_ns=schedule.busy_ns[rows],
+        fragment=schedule.fragment[rows],
+        committed=schedule.committed[rows],
+    )

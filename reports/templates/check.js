@@ -157,7 +157,8 @@ const RunCheck = (() => {
     const blocks = seeds.map((seed) => [excess(c, seed, POLICY, index)[0], ...excess(c, seed, UNIFORM, index)]);
     const known = seeds.length > 0 && blocks.every((block) => block.length > 1 && block.every(Number.isFinite));
     // Merges that are not all alike are exchanged by their busy time, which is not counted here.
-    const left = c.settings.back_end === "live" || seeds.length < 2 || seeds.some((s) => s.arms[CROSSED]?.unlike);
+    const unequal = new Set(regime.peer?.bandwidth).size > 1 || seeds.some((s) => s.arms[CROSSED]?.unlike || s.arms[CROSSED]?.mixed);
+    const left = c.settings.back_end === "live" || seeds.length < 2 || unequal;
     const cost = left ? null : exchanged(seeds, index);
     return { blocks, known, cost: cost?.flat().every(Number.isFinite) ? cost : null };
   };

@@ -65,7 +65,10 @@ const RunFolder = (() => {
         for (let i = 0; i < n && Array.isArray(values); i++) {
           if (values[i] === undefined || values[i] === null) {
             if (!mayLack.includes(column)) throw new Error(`an empty cell in ${column}`);
-          } else if (typeof values[i] === "object") values[i] = Array.from(values[i], Number);
+          } else if (typeof values[i] === "object") {
+            // Of a list of lists only how long each is.
+            values[i] = Array.from(values[i], (v) => (typeof v === "object" ? v.length : Number(v)));
+          }
         }
       }
       return { n, ...found };
@@ -137,9 +140,10 @@ const RunFolder = (() => {
     if (files.has(`${RAW}placements.parquet`)) {
       await tell("placements");
       // Merges that are not all alike have columns of their own.
-      const rows = await table(files, "placements.parquet", ["regime", "seed", "arm", "gaps", "violations", "next_ns"], ["next_ns"]);
+      const rows = await table(files, "placements.parquet", ["regime", "seed", "arm", "gaps", "violations", "next_ns", "groups"], ["next_ns", "groups"]);
       for (const [a, b] of stretches(rows, ["regime", "seed", "arm"])) {
-        of(rows, a).arms[rows.arm[a]] = { gaps: rows.gaps.slice(a, b), costs: rows.violations.slice(a, b), unlike: Boolean(rows.next_ns?.[a]) };
+        const mixed = new Set(rows.groups?.slice(a, b).flat()).size > 1;
+        of(rows, a).arms[rows.arm[a]] = { gaps: rows.gaps.slice(a, b), costs: rows.violations.slice(a, b), unlike: Boolean(rows.next_ns?.[a]), mixed };
       }
     }
     if (files.has(`${RAW}requests.parquet`)) {

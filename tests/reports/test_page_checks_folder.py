@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pairs
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -25,6 +26,7 @@ from protocol.certificate.model import plain
 from protocol.certificate.verify import differences, verify
 from protocol.errors import ProtocolError
 from protocol.evidence import store
+from protocol.scheduler import Decision, Observation
 from protocol.stats.predicted import PREDICTED
 from reports import charts
 from reports.html import write_report
@@ -92,6 +94,27 @@ def test_a_prediction_is_made_again(browser: Browser, tmp_path: Path) -> None:
         edited["claims"][0]["envelope"]["predicted"][key] += 0.01
         held = {**contents(tmp_path / "run"), CERTIFICATE: files.canonical_json(edited).encode()}
         assert any(f"predicted.{key}" in line for line in checked(browser, held)["differs"]), key
+
+
+def pairs_and_all(obs: Observation, rng: np.random.Generator) -> Decision:
+    """Merges of two kinds."""
+    if not quiet(obs, rng):
+        return Decision(False)
+    ready = [i for i, o in enumerate(obs.islands) if o.steps_since_merge >= obs.h_min]
+    return Decision(True, ((0, 1, 2, 3),) if len(ready) == 4 and rng.random() < 0.5 else ((ready[0], ready[1]),))
+
+
+@pytest.mark.parametrize(("scheduler", "exchanged"), [(pairs.quiet, True), (pairs_and_all, False)])
+def test_peer_merges_of_one_kind_are_exchanged_here_too(
+    browser: Browser, tmp_path: Path, scheduler: Any, exchanged: bool
+) -> None:
+    """Of several kinds they count by the time that islands are busy, which is left to `verify`."""
+    write_folder(tmp_path / "run", pairs.head_of(scheduler), list(pairs.evidence_of(scheduler)))
+    assert verify(tmp_path / "run") == []
+    found = checked(browser, contents(tmp_path / "run"))
+    assert found["differs"] == [], found
+    assert any("exchange between traces" in line for line in found["agrees"]) == exchanged, found
+    assert any("islands merge as peers" in line for line in found["skipped"])
 
 
 @pytest.mark.parametrize("kept", KEPT, ids=lambda path: path.name)

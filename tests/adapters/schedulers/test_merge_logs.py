@@ -198,6 +198,8 @@ def test_weight_updates_are_stamped_at_their_ends(tmp_path: Path) -> None:
     assert (recorded.schedule.busy_ns[:, 0] / NS_PER_S).tolist() == [2.0, 2.5]
 
 
+#: The beginning of a training loop's log.
+LOOP = '{"event":"begin","time":"2026-03-01T10:00:00","decision_steps":2}\n'
 CORRIDOR = Corridor(
     h_min=10, h_max=40, decision_steps=5, step_ns=NS_PER_S // 10, merge_ns=2 * NS_PER_S, horizon_ns=60 * NS_PER_S
 )
@@ -242,6 +244,10 @@ def test_a_log_says_how_far_it_was_moved(tmp_path: Path) -> None:
         ("a.jsonl", '{"event":"coordinator_start","ts_ms":9}\n{"event":"merged"}\n', "line 2: found no ts_ms"),
         ("a.jsonl", '{"event":"coordinator_start","ts_ms":9000}\n{"event":"merged","ts_ms":1}\n', "8.999 s before"),
         ("a.jsonl", '{"event":"coordinator_start","ts_ms":1}\n' * 2, "line 2: found a second coordinator_start"),
+        ("a.jsonl", LOOP + '{"event":"merge","end_s":2}\n', "line 2: found no start_s"),
+        ("a.jsonl", LOOP + '{"event":"merge","start_s":2,"end_s":1}\n', "line 2, end_s: found 1"),
+        ("a.jsonl", LOOP + '{"event":"left","at_s":"x"}\n', "line 2, at_s: found 'x'"),
+        ("a.jsonl", LOOP.replace("2026", "year"), "line 1, time: found 'year-03-01T10:00:00'"),
         ("a.csv", "time\n1\n", "header: found time; expected a column start_s"),
         ("a.csv", "start_s,stop_s\n1,2\n", "header: found start_s, stop_s; expected a column start_s"),
         ("a.csv", "start_s,end_s\n1,1\n", "line 2, end_s: found 1; expected more than start_s, 1"),
