@@ -20,10 +20,11 @@ from protocol.campaign import real as replaying
 from protocol.campaign.again import same_seed
 from protocol.campaign.arms import run_seed
 from protocol.campaign.plan import Contender, Plan, Setting
-from protocol.campaign.run import Key, dismiss_workers, run, steps
+from protocol.campaign.run import Key, run, steps
 from protocol.certificate.model import Head, versions
 from protocol.certificate.root import Root
 from protocol.cli import learning, options, real
+from protocol.cli.backend import Backend
 from protocol.cli.groups import (
     Declared,
     Draws,
@@ -96,6 +97,7 @@ def certify(
     trust: Trust,
     output: Output,
     log: MergeLog,
+    backend: Backend,
     jobs: options.Jobs = 2,
 ) -> None:
     """Certify a scheduler: does it place merges at better moments than chance?
@@ -119,6 +121,7 @@ def certify(
         trust.files,
         declared.variables,
         log.corridor is not None,
+        backend,
     )
     judge(asked.request(trust, notes), trust, output, notes)
 
@@ -141,6 +144,7 @@ class Asked:
     unseen: tuple[Path, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     corridor_from_log: bool = False
+    backend: Backend = Backend()
 
     @property
     def folder(self) -> Path:
@@ -204,7 +208,8 @@ class Asked:
         plan = Plan(self.opener(None), self.scheduler, root.seed, n_draws := 1)
         judging = real.Pilot(pilot[0][0], plan, self.judging.alpha, self.judging.min_effect, self.jobs)
         each_s, predicted = real.replay_s(chosen[0][0]), self.sidecar.predicted is not None
-        n_seeds, n_draws = real.affordable(minutes, each_s, judging, predicted, notes)
+        with self.backend.started(self.jobs):
+            n_seeds, n_draws = real.affordable(minutes, each_s, judging, predicted, notes)
         return self.chosen(root.seed, n_seeds), n_draws
 
     def head(
@@ -261,7 +266,7 @@ class Asked:
         if server is not None:
             real.announce(server, chosen[0][0], plan.draws, head.settings.alpha, notes)
         training = () if trainer is None else (learning.TRAINED,)
-        with progress_bar(notes, *steps(plan), *training) as bar:
+        with progress_bar(notes, *steps(plan), *training) as bar, self.backend.started(self.jobs):
 
             def tell(step: str, done: int, total: int) -> None:
                 bar(step=step, completed=done, total=total)
@@ -269,8 +274,6 @@ class Asked:
             found = run(plan, chosen[0], self.jobs, finished, kept.keep, tell)
             if trainer is not None:
                 found = learning.train(trainer, head, found, self.jobs, tell)
-            if self.jobs > 1:
-                dismiss_workers()
         if server is None:
             return found
         return real.replay_all(server, head, chosen[0][0], found, kept, notes)

@@ -22,6 +22,8 @@ from rich.text import Text
 
 from adapters.traces.worlds import GeneratedWorlds
 from protocol import files
+from protocol.cli import options
+from protocol.cli.backend import Backend
 from protocol.cli.progress import progress_bar
 from protocol.cli.settings import setting_of
 from protocol.errors import BadInput
@@ -69,10 +71,11 @@ Task = Callable[[], Sequence[Row]]
 
 
 def register(app: typer.Typer) -> None:
-    app.command("selftest")(selftest_command)
+    app.command("selftest")(options.grouped(selftest_command))
 
 
 def selftest_command(
+    backend: Backend,
     quick: Annotated[bool, typer.Option("--quick", help="a few certificates of each family")] = False,
     world: Annotated[list[str] | None, typer.Option(help=f"only these: {', '.join(WORLDS)}; repeatable")] = None,
     nulls: Annotated[
@@ -95,7 +98,8 @@ def selftest_command(
         out.mkdir(parents=True, exist_ok=True)
     whole = f"{_command(quick, WORLDS, nulls, seed)}, version {version('diloco-protocol')}"
     kept = None if out is None else Kept(out / KEPT, whole)
-    rows, cpu_s = _run(_tasks(chosen, size, seed), _how_many(chosen, size, seed), jobs, kept)
+    with backend.started(jobs):
+        rows, cpu_s = _run(_tasks(chosen, size, seed), _how_many(chosen, size, seed), jobs, kept)
     missed = [line for row in rows if (line := row.missed()) is not None]
     for name, told in itertools.groupby(rows, key=lambda row: row.world):
         console.print(_terminal(name, list(told), console.width), soft_wrap=True)

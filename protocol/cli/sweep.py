@@ -18,6 +18,7 @@ from protocol import seeds
 from protocol.campaign.plan import Plan
 from protocol.campaign.run import run
 from protocol.cli import options
+from protocol.cli.backend import Backend
 from protocol.cli.certify import Asked, Sidecar
 from protocol.cli.groups import Declared, Draws, Judging, Learning, Output, Server, Training, Trust, Worlds
 from protocol.cli.judging import judge
@@ -115,6 +116,7 @@ def sweep(
     learner: Learning,
     trust: Trust,
     output: Output,
+    backend: Backend,
     jobs: options.Jobs = 2,
 ) -> None:
     """Try every variant on development traces, then certify the best one, once, on other traces.
@@ -138,13 +140,15 @@ def sweep(
         None,
         unseen,
         declared.variables,
+        backend=backend,
     )
     judge(winner(asked, grid, notes).request(trust, notes), trust, out, notes)
 
 
 def winner(asked: Asked, grid: Grid, notes: Console) -> Asked:
     """The variant that gains most on the development traces.  Raises BadInput when none could be judged there."""
-    tried = list(_tried(asked, grid, notes))
+    with asked.backend.started(asked.jobs):
+        tried = list(_tried(asked, grid, notes))
     best = max(tried, key=lambda one: (one["gain_pp"] is not None, one["gain_pp"] or 0.0))
     if best["gain_pp"] is None:
         found = f"no variant that could be judged ({best['reason']})"

@@ -30,6 +30,7 @@ from protocol.certificate.reading import CERTIFICATE, RAW, VERSION_1, read_certi
 from protocol.certificate.root import secret_of
 from protocol.certificate.verify import differences, rejudged
 from protocol.cli import learning, options
+from protocol.cli.backend import Backend
 from protocol.cli.pages import REPORT, differing_pages, draw_into, write_folder, write_pages
 from protocol.cli.progress import progress_bar
 from protocol.cli.remaking import contradicting, recomputed, unproven
@@ -44,11 +45,12 @@ _ASKED = "from the command line"
 
 
 def register(app: typer.Typer) -> None:
-    app.command("verify")(verify_command)
+    app.command("verify")(options.grouped(verify_command))
 
 
 def verify_command(
     folder: Annotated[Path, typer.Argument(help="output folder of `protocol certify`, `live` or `calibrate`")],
+    backend: Backend,
     rerun: Annotated[str | None, typer.Option(help="the scheduler, to run everything again as well")] = None,
     trace: Annotated[list[Path] | None, typer.Option(help="the real traces, where there were any")] = None,
     regime: Annotated[
@@ -88,7 +90,7 @@ def verify_command(
         _old(folder, stated, found, most, rejudge, every_price)
         return
     certificate = read_certificate(folder)
-    again = _Again(certificate, folder, rerun or "", regime or [], trace or [], jobs, learner)
+    again = _Again(certificate, folder, rerun or "", regime or [], trace or [], jobs, learner, backend)
     if not found:
         found += contradicting(certificate, folder, again.on_trace, every_price)
     if not found:
@@ -194,10 +196,10 @@ class _Again:
 
     def __init__(
         self, certificate: Certificate, folder: Path, scheduler: str, regimes: list[str], traces: list[Path], jobs: int,
-        learner: str | None,
+        learner: str | None, backend: Backend,
     ) -> None:  # fmt: skip
         self.certificate, self.folder, self.scheduler = certificate, folder, _read_alike(scheduler, certificate)
-        self.traces, self.jobs, self.learner = traces, jobs, learner
+        self.traces, self.jobs, self.learner, self.backend = traces, jobs, learner, backend
         self.given = {Path(r).stem: r for r in regimes} | {Regime.load(r).name: r for r in regimes}
         self.files = {t.name: t for t in traces}
         declared: dict[str, str] = certificate.contender.described("environment") or {}
@@ -267,7 +269,8 @@ class _Again:
             )
             found = [f"asked: {line}" for line in differences(before, after)]
             training = () if trainer is None else (learning.TRAINED,)
-            with progress_bar(Console(stderr=True), *steps(plan), *training) as bar:
+            note = progress_bar(Console(stderr=True), *steps(plan), *training)
+            with note as bar, self.backend.started(self.jobs):
 
                 def tell(step: str, done: int, total: int) -> None:
                     bar(step=step, completed=done, total=total)
