@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import socket
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -102,15 +103,16 @@ def _dask(address: str | None, jobs: int) -> Iterator[None]:
 @contextlib.contextmanager
 def _ray(address: str | None, jobs: int) -> Iterator[None]:
     ray = _package("ray", "ray")
-    register = import_module("ray.util.joblib.ray_backend")
+    base = import_module("ray.util.joblib.ray_backend").RayBackend
     local = {"num_cpus": jobs, "include_dashboard": False} if address is None else {"address": address}
     try:
+        if address not in (None, "auto"):  # Ray itself tries for minutes
+            host, _, port = address.removeprefix("ray://").rpartition(":")
+            socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
         ray.init(log_to_driver=False, logging_level=logging.CRITICAL, configure_logging=True, **local)
     except (OSError, ValueError, RuntimeError, AssertionError) as error:
-        raise BadInput("--address", _unreachable(address, error), "a Ray cluster, e.g. HOST:6379") from None
-    # As `ray.util.joblib.register_ray`, but handing over results as they come, so that finished seeds are kept.
-    streaming = type("Streaming", (register.RayBackend,), {"supports_return_generator": True})
-    joblib.register_parallel_backend("ray", streaming)
+        raise BadInput("--address", _unreachable(address, error), "a Ray cluster, e.g. ray://HOST:10001") from None
+    joblib.register_parallel_backend("ray", _streaming(base, ray))
     try:
         with joblib.parallel_config(backend="ray"):
             if address is not None:
@@ -119,6 +121,31 @@ def _ray(address: str | None, jobs: int) -> Iterator[None]:
             yield
     finally:
         ray.shutdown()
+
+
+def _streaming(base: Any, ray: Any) -> Any:
+    """As `ray.util.joblib.register_ray` has it, but handing over results as they come, so that finished seeds are kept,
+    and ending what its workers opened before it kills them."""
+
+    class Streaming(base):
+        supports_return_generator = True
+
+        def terminate(self) -> None:
+            if self._pool is not None:
+                with contextlib.suppress(ray.exceptions.RayError):
+                    # One to each worker: chunks go round.
+                    self._pool.map_async(_end, range(self._n_jobs), chunksize=1).wait(ANSWER_S)
+            super().terminate()
+
+        def effective_n_jobs(self, n_jobs: int) -> int:
+            self._n_jobs = super().effective_n_jobs(n_jobs)
+            return self._n_jobs
+
+    return Streaming
+
+
+def _end(_: int) -> None:
+    end_worker()
 
 
 def _package(name: str, extra: str) -> Any:
