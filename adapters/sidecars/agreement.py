@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,10 @@ from typing import Any
 from adapters.sidecars.fitting import simulate
 from adapters.sidecars.simulated import SidecarModel
 from protocol.calibration.model import IDLE, ON_OFF, CalibrationRun
-from protocol.calibration.store import read, read_runs
+from protocol.calibration.store import FILE, MERGES, REQUESTS, read, read_runs
 from protocol.calibration.support import support_of
+from protocol.errors import BadInput
+from protocol.files import sha256
 from protocol.replay.measurements import Measurements
 from protocol.workload.slo import Slo
 
@@ -43,9 +45,26 @@ def _row(run: CalibrationRun, simulated: Measurements, slo: Slo) -> dict[str, An
     }
 
 
-@lru_cache(maxsize=4)
 def replayed(folder: Path) -> list[tuple[CalibrationRun, Measurements]]:
     """The runs at the two loads, as they were measured and as the model serves them."""
+    try:
+        digests = tuple(sha256(folder / name) for name in (FILE, REQUESTS, MERGES))
+    except OSError as error:
+        raise BadInput(f"{error.filename}", str(error.strerror).lower(), "a file of a calibration") from None
+    return _replayed(_Copy(digests, folder))
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A calibration by its contents: a run's copy of one is no other."""
+
+    digests: tuple[str, ...]
+    folder: Path = field(compare=False)
+
+
+@lru_cache(maxsize=4)
+def _replayed(copy: _Copy) -> list[tuple[CalibrationRun, Measurements]]:
+    folder = copy.folder
     stated = read(folder)
     whole = SidecarModel.from_calibration(stated)
     halves = [SidecarModel.fitted(half, f"{folder}, halves[{i}]") for i, half in enumerate(stated.halves)]

@@ -69,7 +69,11 @@ def load(plan: Plan, setting: Setting, seed: int, workload: Workload) -> LoadedS
 
 
 def schedules_of(gaps: Iterable[NDArray[np.integer]], corridor: Corridor, n_islands: int) -> list[Schedule]:
-    return [Schedule.all_islands(corridor.start_ns(g), corridor.merge_ns, n_islands) for g in gaps]
+    """Schedules of merges that are all alike, from their gaps."""
+    rows = list(gaps)
+    if len({len(row) for row in rows}) == 1:
+        return Schedule.many(corridor.start_ns(np.stack(rows)), corridor.merge_ns, n_islands)
+    return [Schedule.all_islands(corridor.start_ns(row), corridor.merge_ns, n_islands) for row in rows]
 
 
 def costs(
@@ -85,6 +89,8 @@ def costs(
 def priced(sidecar: LoadedSidecar, placed: Placements, setting: Setting) -> Placements:
     """The same placements with what they cost."""
     n, timing = sidecar.trace.n_islands, setting.timing
+    if placed.merges is None:
+        return replace(placed, violations=costs(sidecar, placed.rows(), setting.corridor, setting.slos))
     schedules = [timing.schedule(gaps, n, placed.merges_of(k)) for k, gaps in enumerate(placed.rows())]
     return replace(placed, violations=violations_of(sidecar, schedules, setting.slos))
 

@@ -67,6 +67,25 @@ class Schedule:
         return cls(start_ns, np.full((len(start_ns), n_islands), merge_ns, np.int64))
 
     @classmethod
+    def many(cls, start_ns: NDArray[np.int64], merge_ns: int, n_islands: int = 1) -> list[Schedule]:
+        """One `all_islands` for each row of `start_ns`, shape (n, K), checked together: there are thousands of draws.
+
+        Raises BadInput as a schedule does.
+        """
+        starts = frozen(start_ns, "i8")
+        if starts.ndim != 2:
+            raise BadInput("schedules, start", f"shape {starts.shape}", "(schedules, merges)")
+        if not starts.size or merge_ns <= 0 or bool(np.any(np.diff(starts, axis=1, prepend=-merge_ns) < merge_ns)):
+            return [cls.all_islands(row, merge_ns, n_islands) for row in starts]  # which says what is wrong, and where
+        shared = cls.all_islands(starts[0], merge_ns, n_islands).__dict__
+        found = []
+        for row in starts:
+            schedule = object.__new__(cls)
+            schedule.__dict__.update(shared, start_ns=row)
+            found.append(schedule)
+        return found
+
+    @classmethod
     def empty(cls, n_islands: int = 1) -> Schedule:
         """The no-sync arm."""
         return cls(np.empty(0, np.int64), np.empty((0, n_islands), np.int64))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -72,3 +74,28 @@ def test_equality_is_of_every_cell(s: Schedule, row: int) -> None:
         busy[-1][busy[-1] > 0] += 1
         assert not s.equals(Schedule(s.start_ns, busy))
         assert not s.equals(Schedule(s.start_ns[:-1], s.busy_ns[:-1]))
+
+
+@given(
+    st.integers(0, 4).flatmap(lambda k: st.lists(st.lists(st.integers(-1, 40), min_size=k, max_size=k), max_size=4)),
+    st.integers(0, 6),
+    st.integers(1, 3),
+)
+def test_many_schedules_at_once_are_those_made_one_by_one(rows: list[list[int]], merge_ns: int, islands: int) -> None:
+    starts = np.array(rows, np.int64).reshape(len(rows), len(rows[0]) if rows else 0)
+    try:
+        wanted = [Schedule.all_islands(row, merge_ns, islands) for row in starts]
+    except BadInput as refused:
+        with pytest.raises(BadInput, match=re.escape(str(refused))):
+            Schedule.many(starts, merge_ns, islands)
+        return
+    found = Schedule.many(starts, merge_ns, islands)
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted, strict=True):
+        assert one.equals(other) and vars(one).keys() == vars(other).keys()
+        assert not any(value.flags.writeable for value in vars(one).values() if isinstance(value, np.ndarray))
+
+
+def test_many_valid_schedules_share_what_is_the_same() -> None:
+    one, other = Schedule.many(np.array([[0, 5, 10], [1, 6, 99]]), 5, 2)
+    assert other.start_ns.tolist() == [1, 6, 99] and one.busy_ns is other.busy_ns
