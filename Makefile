@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: certify test check docs real clean
+.PHONY: certify test check docs real bench clean
 
 certify: $(READY)  ## certify the example scheduler on the embedded simulated sidecar
 	$(BIN)/protocol certify examples/ewma.py --out runs/example
@@ -13,6 +13,9 @@ test: $(READY)  ## the default test suite
 
 real: $(READY)  ## install vLLM in an environment of its own, serve a tiny model, calibrate and certify on it
 	.ci/vllm
+
+bench: $(READY)  ## every bar of speed and memory in one run; QUICK=--quick for a third of the work
+	$(BIN)/python benchmarks/bench.py $(QUICK) --out build/bench
 
 check: .venv/.checks  ## lint, types, import contract
 	$(BIN)/ruff check .

@@ -26,7 +26,7 @@ import numpy as np
 from adapters.traces.worlds import GeneratedWorlds
 from protocol.campaign.arms import close_contenders, load, run_seed, schedules_of
 from protocol.campaign.plan import Plan, Setting
-from protocol.cli.settings import contender_opener, setting_of
+from protocol.cli.settings import PUBLISHED, contender_opener, setting_of
 from protocol.evidence import store
 from protocol.regimes.regime import Regime
 from protocol.replay.replay import UNIFORM
@@ -155,20 +155,20 @@ def lines(quick: bool) -> Iterator[tuple[str, float, str, float | None]]:
     """What, how much, its unit, and the bar that it is held to."""
     repeats = 1 if quick else 3
     run_seed(plan(9), setting(), 0)  # compiles
-    fit = by_draws((99, 499, 999) if quick else (99, 499, 999, 1999, 3999), repeats)
+    fit = by_draws((99, 999, 1999) if quick else (99, 999, 1999, 3999), 3)
     yield "a draw", 1e3 * fit.per, "ms CPU", None
     yield "a seed without draws", fit.fixed, "s CPU", None
     yield "linear in draws, R2", fit.r2, "", LINEAR
-    fit = by_horizon((300, 600, 1200) if quick else (300, 600, 1200, 2400), 199, repeats)
+    fit = by_horizon((600, 1200, 2400) if quick else (600, 1200, 2400, 4800), 199, repeats)
     yield "100 s of horizon, 199 draws", 100 * fit.per, "s CPU", None
     yield "linear in horizon, R2", fit.r2, "", LINEAR
     fit = by_seeds((1, 2, 4) if quick else (1, 2, 4, 8), 199)
     yield "a seed, 199 draws", fit.per, "s CPU", None
     yield "linear in seeds, R2", fit.r2, "", LINEAR
     close_contenders()
-    regimes = ("bursty-aperiodic",) if quick else ("ordinary", "sync-heavy-steady", "bursty-aperiodic")
+    regimes = ("bursty-aperiodic",) if quick else PUBLISHED
     with tempfile.TemporaryDirectory() as scratch:
-        folder, seeds = Path(scratch) / "out", 2 if quick else 8
+        folder, seeds = Path(scratch) / "out", 2 if quick else 20
         few, _, _ = of_kernel(seeds, 19, regimes, Path(scratch) / "few")
         many, kernel, requests = of_kernel(seeds, 999, regimes, folder)
         yield "certify, 19 draws", few.cpu_s, "s CPU", None
