@@ -12,6 +12,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, Literal, NoReturn
 
@@ -110,6 +111,19 @@ class ProcessRun:
         if self._open:
             self._open = False
             self._source.finish_run(self)
+
+
+@cache
+def _installed() -> tuple[str, ...]:
+    """Folders of this Python; asked for at every run, and the same in all of them."""
+    return tuple(sysconfig.get_paths().values())
+
+
+@cache
+def _trusted() -> tuple[Path, ...]:
+    """Folders whose files no digest need cover: ours, and Python's with its packages."""
+    python = [sysconfig.get_path(p) for p in ("stdlib", "purelib", "platlib")]
+    return tuple(Path(os.path.realpath(p)) for p in (*protocol.__path__, *adapters.__path__, *python))
 
 
 def _publish(spool: IO[bytes], path: Path | None) -> None:
@@ -398,7 +412,7 @@ class ProcessSource:
 
     def _readable(self) -> list[str]:
         """Granted beside its own files: the system's and Python's."""
-        paths = [sys.prefix, sys.base_prefix, *sandbox.SYSTEM, *sysconfig.get_paths().values()]
+        paths = [sys.prefix, sys.base_prefix, *sandbox.SYSTEM, *_installed()]
         paths += [*protocol.__path__, *adapters.__path__]
         # What lies on PYTHONPATH above its own folder would grant all of that.
         paths += [p for p in import_path() if not self.target.folder.is_relative_to(os.path.realpath(p))]
@@ -433,9 +447,7 @@ class ProcessSource:
         granted = [Path(os.path.realpath(p)) for p in self._readable()]
         fresh = {Path(f) for f in named if os.path.isfile(f)} - set(self._files)
         fresh = {f for f in fresh if any(Path(os.path.realpath(f)).is_relative_to(g) for g in granted)}
-        trusted = [Path(os.path.realpath(p)) for p in (*protocol.__path__, *adapters.__path__)]
-        trusted += [Path(os.path.realpath(sysconfig.get_path(p))) for p in ("stdlib", "purelib", "platlib")]
-        beyond = {f for f in fresh if not any(f.is_relative_to(t) for t in trusted)}
+        beyond = {f for f in fresh if not any(f.is_relative_to(t) for t in _trusted())}
         if not self._noted:
             # What it imports and reads on its first start counts as its own, wherever it lies.
             self._noted = True
