@@ -266,7 +266,7 @@ class Asked:
         if server is not None:
             real.announce(server, chosen[0][0], plan.draws, head.settings.alpha, notes)
         training = () if trainer is None else (learning.TRAINED,)
-        with progress_bar(notes, *steps(plan), *training) as bar, self.backend.started(self.jobs):
+        with self.backend.started(self.jobs), progress_bar(notes, *steps(plan), *training) as bar:
 
             def tell(step: str, done: int, total: int) -> None:
                 bar(step=step, completed=done, total=total)

@@ -269,8 +269,8 @@ class _Again:
             )
             found = [f"asked: {line}" for line in differences(before, after)]
             training = () if trainer is None else (learning.TRAINED,)
-            note = progress_bar(Console(stderr=True), *steps(plan), *training)
-            with note as bar, self.backend.started(self.jobs):
+            bars = progress_bar(Console(stderr=True), *steps(plan), *training)
+            with self.backend.started(self.jobs), bars as bar:
 
                 def tell(step: str, done: int, total: int) -> None:
                     bar(step=step, completed=done, total=total)
