@@ -155,7 +155,7 @@ def lines(quick: bool) -> Iterator[tuple[str, float, str, float | None]]:
     """What, how much, its unit, and the bar that it is held to."""
     repeats = 1 if quick else 3
     run_seed(plan(9), setting(), 0)  # compiles
-    fit = by_draws((99, 999, 1999) if quick else (99, 999, 1999, 3999), 3)
+    fit = by_draws((499, 1999, 7999) if quick else (499, 999, 1999, 3999, 7999), 3)
     yield "a draw", 1e3 * fit.per, "ms CPU", None
     yield "a seed without draws", fit.fixed, "s CPU", None
     yield "linear in draws, R2", fit.r2, "", LINEAR
