@@ -1,4 +1,8 @@
-"""Merge when the server has fewer requests than it had on average so far; for load that changes within a second."""
+"""Merge when the server has fewer requests than it had on average so far; for load that changes within a second.
+
+Expected: it drives the training loop of torchft_loop.py.  Of the log of half a minute that this writes, G0, G2 and G4
+pass and G3 does not.
+"""
 
 
 class MergeWhenIdle:
