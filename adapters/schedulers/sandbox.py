@@ -174,13 +174,15 @@ def kill_descendants(leader: int = 0) -> None:
 #: priorities.
 _CONSTANT_LIMITS = {
     "NOFILE": 1024, "NPROC": 1 << 14, "STACK": 8 << 20, "MEMLOCK": 64 << 10, "MSGQUEUE": 0, "SIGPENDING": 1024,
-    "NICE": 0, "RTPRIO": 0,
+    "NICE": 0, "RTPRIO": 0, "CPU": 1 << 30,
 }  # fmt: skip
 
 
 def forget_the_shell() -> None:
     """Nothing that whoever started the harness left in its process shows: signals ignored or blocked, the umask."""
     os.umask(0o077)
+    if _LINUX:
+        _libc.personality(0)  # which kernel it is told to be, and whether addresses are drawn
     try:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     except (AttributeError, OSError):  # not on Linux, or of a policy that may not be left

@@ -52,7 +52,8 @@ _REFUSED: _Calls = {
     "sched_setattr": (314, 274), "ioprio_set": (251, 30), "syslog": (103, 116),
     # How it was started: priorities.
     "getpriority": (140, 141), "sched_getattr": (315, 275), "ioprio_get": (252, 31),
-    "sched_getscheduler": (145, 120), "sched_getparam": (143, 121), "sched_rr_get_interval": (148, 127),
+    "personality": (135, 92), "sched_getscheduler": (145, 120), "sched_getparam": (143, 121),
+    "sched_rr_get_interval": (148, 127),
     # What others do with files; numbers that count all processes and mounts of the machine.
     "inotify_init": (253, None), "inotify_init1": (294, 26), "fanotify_init": (300, 262), "pidfd_open": (434, 434),
     "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "statmount": (457, 457), "listmount": (458, 458),

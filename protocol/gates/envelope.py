@@ -25,9 +25,9 @@ from protocol.gates.progress import merges_of
 from protocol.gates.result import Check, GateResult
 from protocol.gates.spec import Spec
 from protocol.gates.units import compared
-from protocol.merging.placements import Placements
+from protocol.gates.unlike import uneven, weights
 from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM, Replay
-from protocol.stats.gains import MIN_DRAWS, Adjusted, Gain, Gains, Standing, judge_gains
+from protocol.stats.gains import MIN_DRAWS, Adjusted, Gain, Gains, Standing, judge_gains, undecided
 from protocol.stats.multiplicity import holm
 from protocol.stats.power import detectable_gains, seen_spread
 from protocol.stats.predicted import PredictedGain, decided_by
@@ -241,6 +241,10 @@ def measure(
         watched=spec.until_decided,
         min_draws=1 if spec.back_end == "live" else MIN_DRAWS,
     )
+    unlike = None if exchanged is None else uneven(kept, spec)
+    # What is not shown anyway stays not shown.
+    if unlike is not None and gains.pvalue is not None and (gains.at_zero("load") or 0.0) <= spec.alpha:
+        gains = undecided(gains, unlike)
     plain, predicted = None, None
     if spec.predicted and gains.chance is not None:
         found = predict([[bare.priced_excess(e, arm) for arm in (POLICY, UNIFORM)] for e in kept], policy, draws,
@@ -303,22 +307,10 @@ def _exchanged(measured: Measured) -> NDArray[np.float64]:
     for row, e in enumerate(measured.evidence):
         placed, excess = e.placed.get(CROSSED), measured.priced_excess(e, CROSSED)
         if placed is not None and len(excess) >= every:
-            busy = _weights(placed, measured.spec)
+            busy = weights(placed, measured.spec)
             made = np.where(busy > 0, busy, np.nan)
             cost[row] = (excess / made * busy[e.seed])[columns]
     return cost
-
-
-def _weights(placed: Placements, spec: Spec) -> NDArray[np.int64]:
-    """What the cost of each schedule is counted by: its merges, or the time they are busy where they differ in that."""
-    if placed.merges is not None:
-        return np.array([spec.timing.busy_ns(m) for m in placed.merges], np.int64)
-    peers, members = spec.peers, placed.members
-    if peers is not None and members is not None and ((members >= 0) & (members < peers.n)).all():
-        busy = [[int(peers.busy_ns(g).sum()) for g in s.groups] for s in peers.read(placed)]
-        if len({ns for merges in busy for ns in merges}) > 1:
-            return np.array([sum(merges) for merges in busy], np.int64)
-    return placed.lengths.astype(np.int64)
 
 
 # Controls --------------------------------------------------------------------------------------------------------

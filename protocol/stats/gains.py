@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Protocol
@@ -161,6 +161,11 @@ class Gains:
             if zero is not None and zero > self.alpha:
                 return otherwise
         return Standing.BELOW_MINIMUM
+
+
+def undecided(gains: Gains, reason: str) -> Gains:
+    """The same numbers without a p-value, for this reason."""
+    return replace(gains, tests=(), pvalue=None, decided_by=None, floor=None, reason=reason)
 
 
 def judge_gains(

@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from protocol.stats.gains import MIN_SEEDS, Gain, Gains, GateTest
+from protocol.stats.gains import MIN_SEEDS, Gain, Gains, GateTest, undecided
 from protocol.stats.power import Spread
 from protocol.stats.result import RTOL, TestOutcome
 
@@ -126,7 +126,7 @@ def decided_by(gains: Gains, found: PredictedGain | str) -> Gains:
             f"{plain.upper:.2f}: the simulator and these replays disagree"
         )
     if isinstance(found, str) or reason is not None:
-        return replace(gains, tests=(), pvalue=None, decided_by=None, floor=None, reason=reason)
+        return undecided(gains, reason or "")
     own = GateTest(found.outcome(gains.delta), found.pvalue(0.0), "chance")
     tests = (own, *(test for test in gains.tests if test.concerns == "load"))
     ps = [test.outcome.pvalue or 1.0 for test in tests]

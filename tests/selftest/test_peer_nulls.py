@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 
 from benchmarks.peer_nulls import AWARE, FAMILIES, MIXED, REGIME, TESTS, certification
-from protocol.gates.envelope import _weights
 from protocol.gates.spec import Spec
+from protocol.gates.unlike import weights
 from protocol.merging.peers.schedules import PeerSchedule
 from protocol.workload.slo import Slo
 
@@ -71,5 +71,5 @@ def test_merges_of_several_kinds_are_exchanged_by_the_time_they_take() -> None:
     none = np.zeros((2, 1), np.int64)
     pair, four = (int(peers.busy_ns(g).sum()) for g in ((0, 1), (0, 1, 2, 3)))
     assert four > 2.9 * pair
-    assert _weights(peers.stored([pairs, mixed], none), spec).tolist() == [2 * pair, four + pair]
-    assert _weights(peers.stored([pairs, pairs], none), spec).tolist() == [2, 2]  # as it always was
+    assert weights(peers.stored([pairs, mixed], none), spec).tolist() == [2 * pair, four + pair]
+    assert weights(peers.stored([pairs, pairs], none), spec).tolist() == [2, 2]  # as it always was

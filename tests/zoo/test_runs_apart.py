@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import stat
 import sys
@@ -195,3 +196,17 @@ def test_no_list_of_files_is_one_line(folder: Path, value: str) -> None:
     said = f'{{"type":"ready","version":1,"opened":{value}}}'
     with pytest.raises(SchedulerError, match="expected lists of paths"):
         command(folder, said)
+
+
+def test_no_kernel_of_the_shells_choice(folder: Path) -> None:
+    """`setarch --uname-2.6` tells a process of another kernel, and `-R` lays out its memory otherwise."""
+    libc = ctypes.CDLL(None)
+    before = libc.personality(0xFFFFFFFF)
+    libc.personality(before | 0x0020000)
+    try:
+        assert os.uname().release.startswith("2.6")
+        code = 'import os\ndef decide(obs):\n    return os.uname().release.startswith("2.6")\n'
+        with opened(folder, code) as source:
+            assert merges(source) == 0
+    finally:
+        libc.personality(before)
