@@ -5,16 +5,14 @@ Rows are those of `protocol.certificate.compare.Compared`, as mappings; nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
-from protocol.errors import BadInput
 from protocol.files import write_text
-from reports import figures, latex, tables
+from reports import figures, latex, paper, tables
 from reports import format as fmt
 from reports.comparison_figures import comparison_figures, names
 from reports.figures import Width
@@ -31,18 +29,12 @@ _DEFAULT: dict[Width, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class Asked:
-    """How files shall look; as `reports.paper.Asked`, of a comparison's columns."""
+class Asked(paper.Asked):
+    """The same of a comparison's columns."""
 
-    width: Width = "page"
-    columns: tuple[str, ...] | None = None
-    decimals: int = 2
-
-    def __post_init__(self) -> None:
-        unknown = [name for name in self.columns or () if name not in COLUMNS]
-        if unknown or self.columns == ():
-            raise BadInput("--columns", ", ".join(unknown) or "none", ", ".join(COLUMNS))
+    @staticmethod
+    def known() -> Collection[str]:
+        return COLUMNS
 
 
 def detailed(rows: Sequence[Row], certificates: Sequence[Row]) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,9 +33,15 @@ class Asked:
     decimals: int = 2
 
     def __post_init__(self) -> None:
-        unknown = [name for name in self.columns or () if name not in COLUMNS]
+        known = self.known()
+        unknown = [name for name in self.columns or () if name not in known]
         if unknown or self.columns == ():
-            raise BadInput("--columns", ", ".join(unknown) or "none", ", ".join(COLUMNS))
+            raise BadInput("--columns", ", ".join(unknown) or "none", ", ".join(known))
+
+    @staticmethod
+    def known() -> Collection[str]:
+        """Names of columns that may be asked for."""
+        return COLUMNS
 
 
 def documents(certificate: Mapping[str, Any], asked: Asked) -> dict[str, str]:
