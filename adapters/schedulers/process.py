@@ -120,6 +120,12 @@ def _installed() -> tuple[str, ...]:
 
 
 @cache
+def _resolved(paths: tuple[str, ...]) -> tuple[Path, ...]:
+    """The same without links, which stay as they were when first asked for."""
+    return tuple(Path(os.path.realpath(p)) for p in paths)
+
+
+@cache
 def _trusted() -> tuple[Path, ...]:
     """Folders whose files no digest need cover: ours, and Python's with its packages."""
     python = [sysconfig.get_path(p) for p in ("stdlib", "purelib", "platlib")]
@@ -178,6 +184,7 @@ class ProcessSource:
         self.host: Connection | None = None
         self._preload = target.sources()[1]
         self._files = target.readable(self._hidden)
+        self._grants: tuple[list[Path], list[str]] | None = None
         self._spool: IO[bytes] = tempfile.TemporaryFile()  # it lives as long as this object
         self._published = weakref.finalize(self, _release, self._spool, log_path)
         self._run: ProcessRun | None = None
@@ -397,8 +404,7 @@ class ProcessSource:
             "process_limit": _PROCESS_LIMIT,
             "without": sorted(WITHOUT),
             "clock_shift_s": self.clock_shift_s,
-            # A link of its folder is a file of its own where the folder is a copy.
-            "readable": sorted({*self._readable(), *own, *(os.path.realpath(p) for p in (*self._readable(), *own))}),
+            "readable": self._granted(),
             "listable": [*self._listable(), str(Path(protocol.__path__[0]).parent)],
             "hidden": [str(p) for p in self._hidden],
         }
@@ -409,6 +415,15 @@ class ProcessSource:
         for path in self._files:
             folders |= {str(p) for p in path.parents if p.is_relative_to(self.target.folder)}
         return sorted(folders)
+
+    def _granted(self) -> list[str]:
+        """What a run may read, links resolved, which in the run would take longer than all the rest of its start."""
+        if self._grants is None or self._grants[0] is not self._files:
+            # A link of its folder is a file of its own where the folder is a copy.
+            real = {os.path.realpath(p) for p in (*self._readable(), *self._files)}
+            hidden = [os.path.realpath(p) for p in self._hidden]
+            self._grants = self._files, sandbox.outermost(real, hidden)
+        return self._grants[1]
 
     def _readable(self) -> list[str]:
         """Granted beside its own files: the system's and Python's."""
@@ -444,7 +459,7 @@ class ProcessSource:
             found = wire.short({key: said.get(key) for key in ("sources", "opened")})
             raise SchedulerError(f"{self.name}: found {found} of the files that it read; expected lists of paths")
         named = [f for names in told for f in names if isinstance(f, str)]
-        granted = [Path(os.path.realpath(p)) for p in self._readable()]
+        granted = _resolved(tuple(self._readable()))
         fresh = {Path(f) for f in named if os.path.isfile(f)} - set(self._files)
         fresh = {f for f in fresh if any(Path(os.path.realpath(f)).is_relative_to(g) for g in granted)}
         beyond = {f for f in fresh if not any(f.is_relative_to(t) for t in _trusted())}

@@ -235,6 +235,20 @@ def _expand(path: str, hidden: frozenset[str]) -> Iterable[tuple[str, bool]]:
         yield from _expand(os.path.join(path, name), hidden)
 
 
+def outermost(paths: Iterable[str], hidden: Iterable[str]) -> list[str]:
+    """Those of `paths`, links resolved, that no other one covers; a hidden path between two parts them."""
+
+    def within(path: str, folder: str) -> bool:
+        return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+    kept: list[str] = []
+    for path in sorted(paths):
+        secrets = [h for h in hidden if within(path, h)]
+        if not any(within(path, k) and not any(within(h, k) for h in secrets) for k in kept):
+            kept.append(path)
+    return kept
+
+
 def landlock_abi() -> int:
     """Version of the kernel's Landlock, 0 where there is none."""
     return max(0, _libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1)) if _LINUX else 0
@@ -243,8 +257,8 @@ def landlock_abi() -> int:
 def restrict(readable: Iterable[str], listable: Iterable[str], writable: Iterable[str], hidden: Iterable[str]) -> bool:
     """Confine this process and all that it starts, for good.  False where the kernel cannot.
 
-    `listable` folders may be listed but not read; `hidden` names files and folders that stay unreadable
-    although they lie beneath a readable one.
+    `readable` paths have their links resolved; `listable` folders may be listed but not read; `hidden` names files and
+    folders that stay unreadable although they lie beneath a readable one.
     """
     abi = landlock_abi()
     if abi < 1:
@@ -267,7 +281,7 @@ def restrict(readable: Iterable[str], listable: Iterable[str], writable: Iterabl
         os.close(handle)
 
     read, secret = _EXECUTE | _READ_FILE | _READ_DIR, frozenset(map(os.path.realpath, hidden))
-    for path in {os.path.realpath(p) for p in readable}:
+    for path in readable:
         for part, whole in _expand(path, secret):
             # The folder above a hidden file may be listed; only its other entries may be read.
             grant(part, read if whole else _READ_DIR)
@@ -290,8 +304,11 @@ _SOCKETS = ("socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg", 
 def audit(
     readable: Iterable[str], writable: Iterable[str], hidden: Iterable[str], opened: Callable[[str], None]
 ) -> None:
-    """Refuse, as PermissionError, new processes, sockets and files outside the grants; report files read."""
-    roots = tuple({os.path.realpath(p) for p in readable})
+    """Refuse, as PermissionError, new processes, sockets and files outside the grants; report files read.
+
+    `readable` paths have their links resolved.
+    """
+    roots = tuple(readable)
     scratch = tuple({os.path.realpath(p) for p in writable})
     secrets = tuple({os.path.realpath(p) for p in hidden})
     realpath, fspath, fsdecode = os.path.realpath, os.fspath, os.fsdecode

@@ -194,7 +194,7 @@ def _serve(request: dict[str, Any], pipe: Pipe, clock: Clock | None) -> None:
     np.random.seed()  # noqa: NPY002  # the global generator is what schedulers must not use
     # So must the addresses of objects: forks of one process would repeat them.
     makers: list[Callable[[], object]] = [object, list, dict, set, lambda: bytearray(random.randrange(1, 512))]
-    ballast = [random.choice(makers)() for _ in range(random.randrange(1, 4096))]
+    ballast = [make() for make in random.choices(makers, k=random.randrange(1, 4096))]
     sys.path.insert(0, request["import_path"])
     sys.argv = [target["file"] or target["module"]]
     before = {id(module) for module in sys.modules.values()}

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from scheduler_files import LINUX, SEEN, Opener, alive, answers, below, failure, opened_in, scheduler
 
+from adapters.schedulers import sandbox
 from protocol.errors import SchedulerError
 
 
@@ -76,6 +77,19 @@ def test_unseeded_entropy_differs_between_runs(opened: Opener) -> None:
     for draw in ("import random\nreturn random.random() < 0.5", "import numpy as np\nreturn np.random.random() < 0.5"):
         source = opened(scheduler(draw))
         assert answers(source) != answers(source)
+
+
+@pytest.mark.parametrize(
+    ("paths", "hidden", "kept"),
+    [
+        (["/usr/lib", "/usr", "/usr-local/x"], [], ["/usr", "/usr-local/x"]),
+        (["/a", "/a/b", "/a/b/c"], ["/a/b"], ["/a", "/a/b", "/a/b/c"]),  # what is granted beneath a hidden folder stays
+        (["/a", "/a/b/c"], ["/a/b/c/d", "/a/x"], ["/a"]),
+        (["/a", "/a/b", "/a/b/c"], ["/"], ["/a"]),
+    ],
+)
+def test_only_the_outermost_grants_are_handed_over(paths: list[str], hidden: list[str], kept: list[str]) -> None:
+    assert sandbox.outermost(paths, hidden) == kept
 
 
 def test_hash_order_is_the_same_in_every_process(opened: Opener) -> None:
