@@ -12,6 +12,7 @@ judges the log that the loop wrote, window by window, on the trace that the sche
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import http.server
 import multiprocessing
@@ -107,10 +108,11 @@ class Page(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         page: Server = self.server  # type: ignore[assignment]
         body = page.metrics().encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        with contextlib.suppress(ConnectionError):  # who asked has gone, as at the end
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
         """Not on the terminal."""

@@ -6,11 +6,12 @@ They are told apart by their contents; `merge_logs` has the list, and makes a sc
 from __future__ import annotations
 
 import csv
+import difflib
 import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -78,9 +79,33 @@ def read_log(path: Path) -> Log:
         return _read_watcher(records)
     if any(r.get("event") == "begin" and "decision_steps" in r for _, r in records):
         return _read_loop(records)
-    if all("start_s" in r for _, r in records):
-        return Log("lines", tuple(_merge(where, r) for where, r in records), None, ())
+    if any("start_s" in r for _, r in records):
+        for where, record in records:
+            _check_fields(where, record)
+        merges = tuple(_merge(where, record) for where, record in records)
+        return Log("lines", merges, None, tuple(_uncommitted(merges)))
     return _read_coordinator(path, records)
+
+
+def _check_fields(where: str, names: Iterable[str]) -> None:
+    """Raises BadInput for a table of merges without beginnings, with two ends, or with what is not known there."""
+    expected = "start_s and, optionally, duration_s or end_s, fragment, committed, bytes"
+    given = list(names)
+    unknown = [name for name in given if name not in _COLUMNS]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], _COLUMNS, 1)
+        hint = f" ({near[0]}?)" if near else ""
+        raise BadInput(where, f"{', '.join(map(repr, unknown))}{hint}", expected)
+    if "start_s" not in given:
+        raise BadInput(where, f"no start_s, but {', '.join(given) or 'nothing'}", expected)
+    if {"duration_s", "end_s"} <= set(given):
+        raise BadInput(where, "duration_s and end_s", "one of the two")
+
+
+def _uncommitted(merges: Sequence[Logged]) -> Iterator[str]:
+    failed = sum(not m.committed for m in merges)
+    if failed:
+        yield f"{failed} of {len(merges)} merges were not committed: busy, without progress"
 
 
 def _json_records(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -158,9 +183,7 @@ def _read_coordinator(path: Path, records: list[tuple[str, dict[str, Any]]]) -> 
 def _read_csv(path: Path, text: str) -> Log:
     rows = csv.DictReader(text.splitlines())
     names = [name.strip() for name in rows.fieldnames or []]
-    if "start_s" not in names or set(names) - set(_COLUMNS) or {"duration_s", "end_s"} <= set(names):
-        expected = "a column start_s and, optionally, duration_s or end_s, fragment, committed, bytes"
-        raise BadInput(f"{path}, header", ", ".join(names) or "nothing", expected)
+    _check_fields(f"{path}, header", names)
     rows.fieldnames = names
     merges = []
     for row in rows:
@@ -176,7 +199,7 @@ def _read_csv(path: Path, text: str) -> Log:
                 else _value(where, field, text_value)
             )
         merges.append(_merge(where, values))
-    return Log("csv", tuple(merges), None, ())
+    return Log("csv", tuple(merges), None, tuple(_uncommitted(merges)))
 
 
 def _value(where: str, field: str, text: str) -> float:
@@ -243,9 +266,7 @@ def _read_loop(records: list[tuple[str, dict[str, Any]]]) -> Log:
             report.append(f"{record.get('replica')} was lost at {at_s:g} s, with {lost} inner steps or more")
         elif event == "scheduler_failed":
             report.append(f"the scheduler failed at {at_s:g} s; merges at H_max from then on: {record.get('why')}")
-    failed = sum(not m.committed for m in merges)
-    if failed:
-        report.append(f"{failed} of {len(merges)} merges were not committed: busy, without progress")
+    report += _uncommitted(merges)
     if span_ns is None:
         report.append("no end: the log may be cut short, and its span is unknown")
     return Log("loop", tuple(merges), span_ns, tuple(report), began_ns)
@@ -261,13 +282,12 @@ def _read_torchft(records: list[tuple[str, dict[str, Any]]]) -> Log:
         time_ns = stamp_ns(f"{where}, timestamp", record.get("timestamp") or record.get("observed_timestamp"))
         replica, quorum, step = (attributes.get(key) for key in ("replica_id", "quorum_id", "step"))
         votes.append((replica, quorum, step, attributes["commit_result"] is True, time_ns))
-    rounds, report = _rounds(votes), []
-    failed = sum(not committed for _, committed in rounds)
-    if failed:
-        report.append(f"{failed} of {len(rounds)} merges were not committed: busy, without progress")
-    zero = _beginning([t for t, _ in rounds], report)
+    rounds = _rounds(votes)
+    began: list[str] = []
+    zero = _beginning([t for t, _ in rounds], began)
     merges = tuple(Logged(t - zero, committed=committed) for t, committed in rounds)
-    return Log("torchft", merges, max(t for t, _ in rounds) - zero, tuple(report), zero)
+    report = (*_uncommitted(merges), *began)
+    return Log("torchft", merges, max(t for t, _ in rounds) - zero, report, zero)
 
 
 def stamp_ns(where: str, stamp: object) -> int:

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from adapters.schedulers.merge_logs import LogReading, RecordedSchedule, Stamp, read_merge_log
 from protocol.errors import BadInput, SchedulerError
-from protocol.merging.logged import snapped
+from protocol.merging.logged import merges_of, snapped
 from protocol.merging.schedule import Schedule
 from protocol.scheduler import SchedulerRun
 from protocol.workload.trace import NS_PER_S, RequestTrace
@@ -59,10 +59,14 @@ def _reading(spec: str, query: str) -> LogReading:
 def _corridor(schedule: Schedule, setting: Setting) -> str:
     """In which corridor it is judged, in one line."""
     c, took_s = setting.corridor, schedule.busy_ns.max(axis=1, initial=0) / NS_PER_S
-    each = f"{took_s.min():g} to {took_s.max():g} s" if len(took_s) else "no length"
+    each = ""
+    if len(took_s):
+        least, most = f"{took_s.min():g}", f"{took_s.max():g}"
+        each = f" of {least} s" if least == most else f" of {least} to {most} s"
     turn = " of any two fragments" if setting.practice.fragments > 1 else ""
     return (
-        f"judged with {c.h_min} to {c.h_max} inner steps of {c.step_ns / NS_PER_S:g} s between merges{turn} of {each}"
+        f"judged with {c.h_min} to {c.h_max} inner steps of {c.step_ns / NS_PER_S:g} s between merges{turn}{each}, "
+        f"decided on every {c.decision_steps}"
     )
 
 
@@ -91,8 +95,14 @@ class RecordedSource:
     def report(self, setting: Setting) -> list[str]:
         """What a reader should know of the log where it is judged in this regime, a line each."""
         recorded, horizon_s = self.schedule(self._merge_s(setting)), setting.corridor.horizon_ns / NS_PER_S
-        found, shift_ns = list(recorded.report), snapped(recorded.schedule, setting.timing)[1]
+        found, (moved, shift_ns) = list(recorded.report), snapped(recorded.schedule, setting.timing)
         found.append(_corridor(recorded.schedule, setting))
+        if not setting.begins_ns:
+            outside = setting.timing.violation(moved.start_ns, merges_of(moved, setting.timing))
+            if outside and len(moved):
+                found.append(
+                    f"{outside}, so it cannot be matched; --corridor from-log judges a log in its own corridor"
+                )
         if shift_ns:
             found.append(f"starts were moved to the decision grid, by {shift_ns / NS_PER_S:.3f} s at most")
         if setting.begins_ns:

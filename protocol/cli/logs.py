@@ -71,7 +71,7 @@ def facts_of(log: Log, recorded: RecordedSchedule) -> dict[str, Any]:
         "busy_intervals": len(made),
         "overlapping": recorded.overlapping,
         "fragments": recorded.fragments,
-        "merges_by_fragment": np.bincount(made.fragment, minlength=recorded.fragments).tolist(),
+        "busy_intervals_by_fragment": np.bincount(made.fragment, minlength=recorded.fragments).tolist(),
         "lengths_said": sum(m.took_ns is not None for m in log.merges),
         "lengths_s": _spread(took_s),
         "waits_s": _spread(waits),

@@ -47,6 +47,10 @@ class Durations(Model):
         missing = needed - self.model_fields_set
         if missing or (listed and not self.values_s):
             raise refuse(min(missing or needed), "none", f"a value, as {self.follows!r} asks for")
+        used = needed | ({"least_s", "most_s", "sigma"} if self.follows == "lognormal" else set())
+        for name in sorted(self.model_fields_set - used - {"follows"}):
+            if getattr(self, name) != type(self).model_fields[name].default:  # a certificate states them all
+                raise refuse(name, f"{getattr(self, name)!r}", f"none: {self.follows!r} does not use it")
         Range(self.least_s, 1e5).check("most_s", self.most_s)
         return self
 

@@ -33,7 +33,7 @@ def test_what_a_log_says(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     facts = json.loads(out)
     assert code == 0 and facts["lengths_s"] == [2.0, 3.0, 3.0] and facts["waits_s"] == [0.0, 2.5, 5.0]
     assert (facts["merges"], facts["not_committed"], facts["overlapping"], facts["fragments"]) == (3, 1, 1, 2)
-    assert facts["merges_by_fragment"] == [1, 2] and facts["last_ends_s"] == 23.0 and facts["span_s"] is None
+    assert facts["busy_intervals_by_fragment"] == [1, 2] and facts["last_ends_s"] == 23.0 and facts["span_s"] is None
     code, out, _ = said(capsys, monkeypatch, log)
     assert code == 0 and all(len(row) <= 80 for row in out.splitlines()[1:] if "note: " not in row)
     assert "lengths (s)" in out and "2 to 3 (median 3)" in out and "0 s  " in out and "xxx" in out

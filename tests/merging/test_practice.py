@@ -171,9 +171,18 @@ def test_a_fragment_is_sent_while_training_goes_on() -> None:
     assert t.busy_ns(own) == (5 + 11 + 6) * s
 
 
-@pytest.mark.parametrize("follows", ["given", "drawn", "uniform", "lognormal"])
-def test_durations(follows: str) -> None:
-    d = Durations(follows=follows, values_s=(60.0, 120.0, 420.0), least_s=60, most_s=420, median_s=100, sigma=1.0)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"follows": "given", "values_s": [60, 120, 420]},
+        {"follows": "drawn", "values_s": [60, 120, 420]},
+        {"follows": "uniform", "least_s": 60, "most_s": 420},
+        {"follows": "lognormal", "least_s": 60, "most_s": 420, "median_s": 100, "sigma": 1.0},
+    ],
+)
+def test_durations(table: dict[str, object]) -> None:
+    d, follows = read(Durations, table, "x"), table["follows"]
+    assert read(Durations, d.model_dump(), "x") == d  # a certificate states every field
     few, many = (d.draw(n, np.random.default_rng(3)) for n in (50, 4000))
     assert np.array_equal(few, many[:50]) and few.min() >= d.least == 60 and few.max() <= d.most == 420
     if follows == "given":
@@ -194,6 +203,11 @@ def test_durations(follows: str) -> None:
         ({"follows": "uniform", "least_s": 5, "most_s": 4}, "most_s: found 4.0; expected a number from 5"),
         ({"follows": "lognormal"}, "median_s: found none"),
         ({"follows": "given", "values_s": [0]}, "values_s"),
+        (
+            {"follows": "uniform", "least_s": 5, "most_s": 9, "median_s": 7},
+            "median_s: found 7.0; expected none: 'uniform' does not use it",
+        ),
+        ({"follows": "given", "values_s": [1], "sigma": 1}, "sigma: found 1.0; expected none"),
     ],
 )
 def test_durations_that_say_nothing(table: dict[str, object], problem: str) -> None:

@@ -223,7 +223,9 @@ def test_a_log_says_how_far_it_was_moved(tmp_path: Path) -> None:
     source = open_scheduler(str(log))
     assert isinstance(source, RecordedSource)
     assert source.report(setting(corridor=CORRIDOR)) == [
-        "judged with 10 to 40 inner steps of 0.1 s between merges of 2 to 2 s",
+        "judged with 10 to 40 inner steps of 0.1 s between merges of 2 s, decided on every 5",
+        "nothing merges after the end of merge 2 until the horizon of 60 s, though H_max forces a merge at 11.5 s, so "
+        "it cannot be matched; --corridor from-log judges a log in its own corridor",
         "starts were moved to the decision grid, by 0.200 s at most",
     ]
     logged = source.plan(TRACE, CORRIDOR, 0, ())
@@ -248,8 +250,14 @@ def test_a_log_says_how_far_it_was_moved(tmp_path: Path) -> None:
         ("a.jsonl", LOOP + '{"event":"merge","start_s":2,"end_s":1}\n', "line 2, end_s: found 1"),
         ("a.jsonl", LOOP + '{"event":"left","at_s":"x"}\n', "line 2, at_s: found 'x'"),
         ("a.jsonl", LOOP.replace("2026", "year"), "line 1, time: found 'year-03-01T10:00:00'"),
-        ("a.csv", "time\n1\n", "header: found time; expected a column start_s"),
-        ("a.csv", "start_s,stop_s\n1,2\n", "header: found start_s, stop_s; expected a column start_s"),
+        ("a.csv", "time\n1\n", "header: found 'time'; expected start_s and, optionally, duration_s or end_s"),
+        ("a.csv", "start_s,stop_s\n1,2\n", "header: found 'stop_s' (start_s?); expected start_s and, optionally"),
+        ("a.csv", "end_s,bytes\n1,2\n", "header: found no start_s, but end_s, bytes; expected start_s and"),
+        ("a.csv", "start_s,end_s,duration_s\n1,2,1\n", "header: found duration_s and end_s; expected one of the two"),
+        ("a.jsonl", '{"start_s":1}\n{"start_s":2,"commited":true}\n', "line 2: found 'commited' (committed?)"),
+        ("a.jsonl", '{"start_s":1,"duration":2,"host":"a"}\n', "line 1: found 'duration', 'host' (duration_s?)"),
+        ("a.jsonl", '{"start_s":1}\n{"duration_s":2}\n', "line 2: found no start_s, but duration_s; expected"),
+        ("a.jsonl", '{"start_s":1,"end_s":2,"duration_s":1}\n', "line 1: found duration_s and end_s; expected one"),
         ("a.csv", "start_s,end_s\n1,1\n", "line 2, end_s: found 1; expected more than start_s, 1"),
         ("a.jsonl", '{"watcher/last_update_weights_time": 3}\n', "line 1: found no _timestamp"),
         ("a.csv", "start_s\n1\nx\n", "line 3, start_s: found 'x'"),
@@ -340,6 +348,16 @@ def test_tables_say_fragment_and_outcome(tmp_path: Path) -> None:
         assert [w.tolist() for w in (made.start_s, made.busy_ns[:, 0] / NS_PER_S)] == [[10, 14, 20], [4, 2, 2]]
         assert made.fragment.tolist() == [0, 1, 1] and made.committed.tolist() == [True, False, True]
         assert any("one is in flight at a time" in line for line in recorded.report)
+        assert "1 of 3 merges were not committed: busy, without progress" in recorded.report
+
+
+def test_a_log_that_leaves_the_regime_s_corridor_says_what_to_do(tmp_path: Path) -> None:
+    log = tmp_path / "a.csv"
+    log.write_text("start_s,end_s\n2,4\n4.2,6\n")
+    source = open_scheduler(str(log))
+    assert isinstance(source, RecordedSource)
+    (hint,) = [line for line in source.report(setting(corridor=CORRIDOR)) if "--corridor from-log" in line]
+    assert "merge 2" in hint and "cannot be matched" in hint
 
 
 def test_fragments_that_failed_are_due_again(shared_cases: Path) -> None:
