@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from protocol.errors import BadInput
 
@@ -23,6 +24,8 @@ OURS = "diloco-protocol/"
 #: What an unfinished run leaves in its output folder; the last one is where results wait for their place.
 LOG, PARTIAL, LOCK, WAITING = "scheduler.log", ".partial", ".lock", ".protocol-writing"
 UNFINISHED = (LOG, PARTIAL, LOCK, WAITING)
+#: Tells the folder in which results wait from one of somebody else's with the same name.
+_WRITER = ".of-diloco-protocol"
 #: Names in an unfinished run's folder, those of what is being written there among them.
 _PARTS = re.compile(
     r"\.?(run|plan\.json|asked\.json|(seed|replay|run|on-off|idle)-.*|[0-9a-f]{24}\.json|[0-9a-f]{12}\.[0-9]+\.tmp)"
@@ -108,6 +111,14 @@ def canonical_json(value: object) -> str:
     return json.dumps(value, sort_keys=True, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
+def from_json(text: str | bytes) -> Any:
+    """What a JSON text from outside says.  Raises ValueError on anything else, brackets without end among it."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -137,7 +148,14 @@ def _somebodys(folder: Path) -> str | None:
         return f"{PARTIAL}, a file"
     names = sorted(os.listdir(partial)) if partial.exists() else []
     others = [name for name in names if not _PARTS.fullmatch(name)]
-    return f"{PARTIAL}/{others[0]}, which is not ours" if others else None
+    if others:
+        return f"{PARTIAL}/{others[0]}, which is not ours"
+    if names and not {"plan.json", "asked.json", "run"} & set(names):
+        return f"{PARTIAL}/{names[0]}, without the plan of a run of ours"
+    waiting = folder / WAITING
+    if waiting.exists() and not (waiting / _WRITER).is_file() and (not waiting.is_dir() or os.listdir(waiting)):
+        return f"{WAITING}, which is not ours"
+    return None
 
 
 def claim_folder(folder: Path) -> frozenset[str]:
@@ -199,6 +217,7 @@ def _waiting(folder: Path) -> Iterator[Path]:
     with naming(waiting):
         shutil.rmtree(waiting, ignore_errors=True)
         waiting.mkdir()
+        (waiting / _WRITER).touch()
     try:
         yield waiting
     finally:
@@ -222,7 +241,7 @@ def _place(folder: Path, waiting: Path, names: Iterable[str]) -> None:
 
 def names_in(folder: Path) -> list[str]:
     """Every file beneath `folder`, as sorted POSIX paths from there."""
-    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if not p.is_dir())
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if not p.is_dir() and p.name != _WRITER)
 
 
 def _listed(certificate: Path) -> Iterator[str]:
@@ -243,8 +262,8 @@ def _json(path: Path) -> dict[str, object]:
     try:
         if path.stat().st_size > _CERTIFICATE_BYTES:
             return {}
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        found = from_json(path.read_bytes())
+    except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -24,7 +24,7 @@ STEM = "comparison"
 #: Columns of the LaTeX table that may be asked for, and those of either width where nobody asks.
 COLUMNS = ("scheduler", "verdict", "gain", "load", "p", "alone", "captured", "saved", "merges")
 _DEFAULT: dict[Width, tuple[str, ...]] = {
-    "column": ("scheduler", "gain", "load", "p"),
+    "column": ("scheduler", "verdict", "gain", "load"),
     "page": ("scheduler", "verdict", "gain", "load", "p", "captured", "merges"),
 }
 
@@ -288,7 +288,7 @@ def _stars(row: Row) -> str:
 def _corrected(settings: Mapping[str, Any], n_tried: int) -> str:
     return (
         f"p: largest of all tests at a minimum effect of {settings['min_effect_pp']:g} pp, Holm-corrected over the "
-        f"{n_tried} claim{'s' if n_tried != 1 else ''} that were tried. {latex.LEGEND.removesuffix('.')}"
+        f"{n_tried} claim{'s' if n_tried != 1 else ''} that were tried: {latex.MARKS}"
     )
 
 
@@ -321,6 +321,10 @@ def on_terminal(rows: Sequence[Row], settings: Mapping[str, Any], width: int) ->
         c.heading: [c.show(row).replace(" ", "\u00a0") if c.align == "r" else c.show(row) for row in rows]
         for c in columns
     }
+    for c in columns:  # equally wide under every regime
+        if c.align == "r":
+            widest = max(map(len, cells[c.heading]), default=0)
+            cells[c.heading] = [text.rjust(widest, "\u00a0") for text in cells[c.heading]]
     natural = sum(max(map(len, [c.heading, *cells[c.heading]])) + 2 for c in columns)
     shown = columns if natural <= width else few
     right = [i for i, c in enumerate(shown) if c.align == "r"]

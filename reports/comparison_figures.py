@@ -66,7 +66,7 @@ def gains(rows: Sequence[Row], settings: Mapping[str, Any], width: Width = "page
     says = (
         f"gain {what} (pp), {level} interval{captured}" if width == "page" else f"gain (pp), {level} interval{captured}"
     )
-    figure = _lines(rows, width, says, settings["min_effect_pp"], draw)
+    figure = _lines(rows, width, says, settings["min_effect_pp"], draw, f"{of}gain_pp")
     verdicts = {row["verdict"] for row in rows}
     figure.legend(handles=figures.verdict_handles(figure.axes[0], verdicts), loc="outside upper right", ncols=3,
                   fontsize=7.5)  # fmt: skip
@@ -82,7 +82,9 @@ def seeds(rows: Sequence[Row], settings: Mapping[str, Any], width: Width = "page
         if fmt.known(row["gain_pp"]):
             axes.plot(row["gain_pp"], y, "|", color=POLICY_COLOUR, markersize=11, markeredgewidth=2.2, zorder=4)
 
-    figure = _lines(rows, width, "gain of each seed over its own draws (pp)", settings["min_effect_pp"], draw)
+    figure = _lines(
+        rows, width, "gain of each seed over its own draws (pp)", settings["min_effect_pp"], draw, "gain_pp"
+    )
     handles = [
         Line2D([], [], linestyle="none", marker="o", color=DRAWS, alpha=0.4, markersize=4, label="seed"),
         Line2D(
@@ -129,9 +131,12 @@ def budgets(rows: Sequence[Row], width: Width = "page") -> Figure:
 
 
 def _lines(
-    rows: Sequence[Row], width: Width, says: str, least: float, draw: Callable[[Axes, int, Row], None]
+    rows: Sequence[Row], width: Width, says: str, least: float, draw: Callable[[Axes, int, Row], None], value: str
 ) -> Figure:
-    """A line a scheduler in every panel, drawn by `draw`; the zero, and the minimum effect dashed."""
+    """A line a scheduler in every panel, drawn by `draw`; the zero, and the minimum effect dashed.
+
+    value : key of a row without which nothing is drawn; its line says why it is empty.
+    """
     labelled = _labelled(rows)
     schedulers = list(dict.fromkeys(name for name, _ in labelled))
     figure, panels = _panels(rows, width, _line_in(rows), sharey=True)
@@ -139,9 +144,14 @@ def _lines(
         axes.axvline(0, color=INK, linewidth=0.9)
         if least:
             axes.axvline(least, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
-        for name, row in labelled:
-            if (row["regime"], row["slo"]) == (regime, slo):
-                draw(axes, schedulers.index(name), row)
+        here = {name: row for name, row in labelled if (row["regime"], row["slo"]) == (regime, slo)}
+        for y, name in enumerate(schedulers):
+            if name in here and fmt.known(here[name][value]):
+                draw(axes, y, here[name])
+            else:
+                why = "no result" if name in here else "not judged here"
+                axes.annotate(why, (0.5, y), xycoords=axes.get_yaxis_transform(), ha="center", va="center",
+                              fontsize=6.5, color=MUTED, style="italic")  # fmt: skip
         axes.set_yticks(range(len(schedulers)), [label(name, 22) for name in schedulers], fontsize=7.5)
         axes.set_ylim(len(schedulers) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)

@@ -23,7 +23,7 @@ _SIZES = (("footnotesize", 4.35, 3.0), ("scriptsize", 3.85, 2.0))
 #: Lines of a float, and floats after which a page is begun: LaTeX keeps only so many waiting.
 _LINES, _FLOATS = 40, 8
 _STARS = ((0.001, "***"), (0.01, "**"), (0.05, "*"))
-LEGEND = "Holm-corrected p: * below 0.05, ** below 0.01, *** below 0.001."
+MARKS = "* below 0.05, ** below 0.01, *** below 0.001"
 
 
 @dataclass(frozen=True)

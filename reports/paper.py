@@ -10,12 +10,12 @@ from protocol.errors import BadInput
 from protocol.workload.trace import NS_PER_S
 from reports import format as fmt
 from reports.figures import Width
-from reports.latex import LEGEND, Cell, Float, Row, check_room, document, stars
+from reports.latex import MARKS, Cell, Float, Row, check_room, document, stars
 
 #: Columns of the claims table that may be asked for, and those of either width where nobody asks.
 COLUMNS = ("claim", "verdict", "tier", "gain", "load", "p", "captured", "saved", "detectable", "bound", "worst")
 _DEFAULT: dict[Width, tuple[str, ...]] = {
-    "column": ("claim", "gain", "load", "p"),
+    "column": ("claim", "verdict", "gain", "load"),
     "page": ("claim", "verdict", "gain", "load", "p", "captured", "saved"),
 }
 
@@ -76,8 +76,7 @@ def _claims(certificate: Mapping[str, Any], asked: Asked) -> Float:
         *(["Detectable: the gain found 9 times in 10"] if "detectable" in wanted else []),
         *(["Bound: without assumptions on shape"] if "bound" in wanted else []),
         f"p: largest of all tests at a minimum effect of {least:g} pp, Holm-corrected over "
-        f"{len(envelopes)} claim{'s' if len(envelopes) != 1 else ''}",
-        LEGEND.removesuffix("."),
+        f"{len(envelopes)} claim{'s' if len(envelopes) != 1 else ''}: {MARKS}",
     ]
     return Float("claims", ". ".join(says) + ".", [cells[key] for key in wanted], certificate["claims"])
 

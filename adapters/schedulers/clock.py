@@ -17,6 +17,7 @@ import mmap
 import os
 import platform
 import select
+import signal
 import struct
 import sys
 import time
@@ -49,6 +50,7 @@ class Clock:
         else:
             _count_waits()
         _still_files()
+        _silent_timers()
         time.sleep = _pause
 
     def set(self, time_s: float) -> None:
@@ -246,6 +248,26 @@ class _Entries:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _silent_timers() -> None:
+    """Timers ring, and do not say how long they still would: that is a clock of the machine's."""
+    real = signal.setitimer
+
+    def setitimer(which: int, seconds: float, interval: float = 0.0) -> tuple[float, float]:
+        real(which, seconds, interval)
+        return 0.0, 0.0
+
+    def alarm(seconds: int) -> int:
+        real(signal.ITIMER_REAL, seconds)
+        return 0
+
+    def getitimer(which: int) -> tuple[float, float]:
+        raise PermissionError("a scheduler may not read a timer: it is a clock")
+
+    for module in (signal, sys.modules.get("_signal", signal)):
+        for replaced in (setitimer, alarm, getitimer):
+            setattr(module, replaced.__name__, replaced)
 
 
 def _still_files() -> None:

@@ -419,7 +419,7 @@ class ProcessSource:
     def _granted(self) -> list[str]:
         """What a run may read, links resolved, which in the run would take longer than all the rest of its start."""
         if self._grants is None or self._grants[0] is not self._files:
-            real = {os.path.realpath(p) for p in (*self._readable(), *self._files)}
+            real = {os.path.realpath(p) for p in (*self._readable(), *map(str, self._files))}
             # A link of its folder is a file of its own where the folder is a copy.
             real |= {os.path.join(os.path.realpath(p.parent), p.name) for p in self._files}
             hidden = [os.path.realpath(p) for p in self._hidden]

@@ -78,7 +78,8 @@ _SIGNALS: _Calls = {
 #: Ways to read a clock, where time is simulated.
 _CLOCKS: _Calls = {
     "clock_gettime": (228, 113), "gettimeofday": (96, 169), "time": (201, None), "times": (100, 153),
-    "sysinfo": (99, 179),
+    "sysinfo": (99, 179), "getitimer": (36, 102), "alarm": (37, None), "timer_gettime": (224, 108),
+    "timerfd_gettime": (287, 87),
 }  # fmt: skip
 #: With a flag in the second argument, until an absolute time.
 _UNTIL: _Calls = {"timerfd_settime": (286, 86), "timer_settime": (223, 110), "clock_nanosleep": (230, 115)}

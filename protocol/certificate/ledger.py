@@ -119,7 +119,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         return
     for line in text.splitlines():
         try:
-            values = json.loads(line)
+            values = files.from_json(line)
         except ValueError:
             continue
         if isinstance(values, dict):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from protocol.certificate.model import Claim, EnvelopePart, Head, Limits
+from protocol.evidence.model import SHIFTED
 from protocol.stats.gains import Standing
 
 _BOUND = {
@@ -40,6 +41,7 @@ def sentence(head: Head, verdict: str, claims: Sequence[Claim]) -> str:
         *([f"It is the best of {head.sweep.tried} variants on other traces."] if head.sweep is not None else []),
         *(["The session was watched, and might have ended with any block."] if head.settings.until_decided else []),
         *_unconfined(head),
+        *_patterns(head, won),
         *([f"Nothing is licensed for {_listed(lost)}."] if lost else []),
         *_level(head),
     ]
@@ -49,6 +51,21 @@ def sentence(head: Head, verdict: str, claims: Sequence[Claim]) -> str:
 def _level(head: Head) -> Iterator[str]:
     if head.settings.alpha > 0.05:
         yield f"This was judged at level {head.settings.alpha:g}, not at 0.05."
+
+
+def _patterns(head: Head, won: Sequence[Claim]) -> Iterator[str]:
+    """Where schedules follow the load between traces, but may not within one.
+
+    Whoever gives heavy traces one fixed pattern of merges and light ones another is told from a scheduler that waits
+    for quiet moments by this control alone.
+    """
+    for claim in won:
+        moved = next((c for c in claim.envelope.controls if c.name == SHIFTED), None)
+        if moved is not None and moved.p is not None and moved.p > head.settings.alpha:
+            yield (
+                f"In {claim.regime} it was not shown to matter when its schedules run (moved in time: "
+                f"p = {moved.p:.3f}); what follows the load there may be which pattern a trace gets."
+            )
 
 
 def _unconfined(head: Head) -> Iterator[str]:

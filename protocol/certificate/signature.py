@@ -8,7 +8,6 @@ over the certificate's bytes, and are still verified.  Formats: in-toto Statemen
 from __future__ import annotations
 
 import base64
-import json
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,7 @@ def sign(certificate: Path, key: Path) -> Path:
 
 def statement(certificate: Path) -> dict[str, Any]:
     """The in-toto statement about a certificate's bytes."""
-    made = json.loads(certificate.read_bytes())
+    made = files.from_json(certificate.read_bytes())
     return {
         "_type": STATEMENT,
         "subject": [{"name": certificate.name, "digest": {"sha256": files.sha256(certificate)}}],
@@ -73,9 +72,9 @@ def _enveloped(text: str, certificate: Path, public: Any) -> bool:
     from securesystemslib.exceptions import VerificationError
 
     try:
-        envelope = dsse.Envelope.from_dict(json.loads(text))
+        envelope = dsse.Envelope.from_dict(files.from_json(text))
         envelope.verify([signers.SSlibKey.from_crypto(public)], 1)
-        stated = json.loads(envelope.payload)
+        stated = files.from_json(envelope.payload)
     except (VerificationError, ValueError, KeyError, TypeError, AttributeError):
         return False
     return bool(envelope.payload_type == PAYLOAD_TYPE and stated == statement(certificate))

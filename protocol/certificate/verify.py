@@ -29,7 +29,7 @@ _LATER, _LATER_OF_ALL = {"power_curve"}, {"gauges"}
 def verify(folder: Path) -> list[str]:
     """Every difference between the certificate and what its raw files say; empty when they agree."""
     stated = read_json(folder)
-    found = list(_files(stated, folder / RAW))
+    found = list(other_files(stated, folder / RAW))
     if (folder / CERTIFICATE).read_bytes().decode() != files.canonical_json(stated):
         found.append(f"{CERTIFICATE}: not in canonical form; it was edited after it was written")
     try:
@@ -70,7 +70,7 @@ def rejudged(folder: Path) -> tuple[Head, list[Evidence], Certificate]:
     stated = read_json(folder)
     head, evidence = asked_of(folder), store.read(folder / RAW)
     calibrated = _calibrations([regime.sidecar for regime in head.regimes], folder / RAW)
-    found = [*_files(stated, folder / RAW), *calibrated, *contradictions(evidence)]
+    found = [*other_files(stated, folder / RAW), *calibrated, *contradictions(evidence)]
     if found:
         raise BadInput(str(folder), found[0], "the raw files that were certified")
     return head, evidence, assess(head, evidence)
@@ -103,7 +103,8 @@ def _calibrations(sidecars: Sequence[SidecarPart], raw: Path) -> Iterator[str]:
             yield from differences({key: own.get(key) for key in fitted}, fitted, f"sidecar {stated['name']}")
 
 
-def _files(certificate: dict[str, Any], raw: Path) -> Iterator[str]:
+def other_files(certificate: dict[str, Any], raw: Path) -> Iterator[str]:
+    """Raw files that are not those that the certificate lists, with their digests."""
     listed = certificate.get("files")
     if not isinstance(listed, dict):
         yield f"{CERTIFICATE}, files: found {listed!r}; expected the digests of the raw files"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -12,15 +12,19 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from protocol import files
 from protocol.certificate.compare import Compared, compare, paired
 from protocol.certificate.ledger import Entry, others
 from protocol.certificate.model import plain
 from protocol.certificate.reading import RAW, read_certificate
-from protocol.certificate.verify import verify
 from protocol.cli import options
+from protocol.cli.remaking import all_wrong
 from protocol.errors import BadInput
 from reports import comparison
 from reports.format import clean, interval, p_text, pp
+
+#: What a comparison wrote, with digests: what has changed since is the user's.
+_WRITTEN = ".comparison.json"
 
 
 def register(app: typer.Typer) -> None:
@@ -69,7 +73,7 @@ def compare_command(
     written = []
     if out is not None:
         rows_ = comparison.detailed(values, [plain(c) for c in certificates.values()])
-        written = comparison.write(rows_, settings, [asdict(entry) for entry in tried], out, asked)
+        written = _write(out, lambda into: comparison.write(rows_, settings, [asdict(e) for e in tried], into, asked))
     if json_:
         typer.echo(json.dumps({"claims": values, "other_runs": [asdict(entry) for entry in tried]}, indent=2))
     else:
@@ -77,6 +81,28 @@ def compare_command(
         for path in written:
             typer.echo(f"wrote {path}")
     raise typer.Exit(0 if any(row.verdict == "PASS" for row in rows) else 1)
+
+
+def _write(folder: Path, write: Callable[[Path], list[Path]]) -> list[Path]:
+    """Write the tables and figures, in the place of those of an earlier comparison that nobody has changed since.
+
+    Raises BadInput, and touches nothing, where something else has the name of one of them.
+    """
+    kept = {}
+    if (folder / _WRITTEN).is_file():
+        try:
+            kept = dict(files.from_json((folder / _WRITTEN).read_text("utf-8")))
+        except (ValueError, TypeError):
+            raise BadInput(str(folder / _WRITTEN), "no list of files", "another --out; it was not touched") from None
+    with files.naming(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    files.refuse_somebodys(folder)
+    ours = [n for n, digest in kept.items() if (folder / n).is_file() and files.sha256(folder / n) == digest]
+    with files.adding(folder, [*ours, *([_WRITTEN] if kept else [])]) as waiting:
+        names = [path.relative_to(waiting) for path in write(waiting)]
+        digests = {name.as_posix(): files.sha256(waiting / name) for name in names}
+        files.write_text(waiting / _WRITTEN, files.canonical_json(digests))
+    return [folder / name for name in names]
 
 
 def _asked(width: str, columns: str | None, decimals: int) -> comparison.Asked:
@@ -130,10 +156,14 @@ def _paired(folders: list[Path], json_: bool) -> NoReturn:
 
 def _trusted(folder: Path) -> None:
     """Verify a folder; one without raw files is taken as it states itself, and that is said."""
-    read_certificate(folder)
+    certificate = read_certificate(folder)
     if not (folder / RAW).is_dir():
         typer.echo(f"{folder}: no raw files, so taken as stated", err=True)
         return
-    wrong = verify(folder)
+    wrong = all_wrong(folder)
     if wrong:
         raise BadInput(str(folder), f"a certificate that its raw files do not bear out ({wrong[0]})", "a verified one")
+    for regime in certificate.regimes:
+        if regime.described("trace"):
+            left = f"load, draws and prices of {regime.name} were not made again: verify --trace FILE does"
+            typer.echo(clean(f"{folder}: {left}"), err=True)

@@ -10,7 +10,7 @@ import typer
 from adapters import exports
 from protocol.certificate.model import plain
 from protocol.certificate.reading import read_certificate
-from protocol.certificate.verify import verify
+from protocol.cli.remaking import all_wrong
 from protocol.errors import BadInput
 from protocol.files import clean
 
@@ -33,9 +33,12 @@ def export(
     if out is not None and not ro_crate:
         raise BadInput("--out", "no --ro-crate", "both of them")
     certificate = plain(read_certificate(folder))
-    found = verify(folder)
+    found = all_wrong(folder)
     if found:
         raise BadInput(str(folder), found[0], "a certificate that verifies")
+    for path in folder.rglob("*"):
+        if path.is_symlink():  # what it leads to is no part of a run
+            raise BadInput(str(path), "a link", "the files of a run themselves")
     if ro_crate:
         place = out or folder.with_name(f"{folder.resolve().name}-crate")
         _tell("RO-Crate", exports.to_ro_crate(certificate, folder, place))

@@ -54,8 +54,8 @@ def judge(request: Request, trust: Trust, output: Output, notes: Console) -> Non
         typer.echo(files.canonical_json(plain(certificate)), nl=False)
     else:
         terminal.print_certificate(plain(certificate), Console(highlight=False))
-        where = f"report: {request.folder / REPORT}   certificate: {request.folder / CERTIFICATE}"
-        notes.print(where, soft_wrap=True)
+        for what, name in (("report", REPORT), ("certificate", CERTIFICATE)):
+            notes.print(f"{what}: {request.folder / name}", soft_wrap=True)
     raise typer.Exit(EXIT[certificate.verdict])
 
 

@@ -91,6 +91,8 @@ def _said(value: object) -> str:
     if value is None:
         return "–"
     if isinstance(value, list) and value and isinstance(value[0], float):
+        if value[0] == value[2]:
+            return f"{value[0]:g}"
         return f"{value[0]:g} to {value[2]:g} (median {value[1]:g})"
     if isinstance(value, list):
         return ", ".join(map(str, value))

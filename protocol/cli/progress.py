@@ -82,9 +82,12 @@ class Phase:
 
 
 def _shown(seconds: float) -> str:
-    """`40 s`, `12 min`, `3.5 h`."""
+    """`40 s`, `2 min 30 s`, `12 min`, `3.5 h`."""
     if seconds < 100:
         return f"{seconds:.0f} s"
+    if seconds < 595:
+        minutes, tens = divmod(round(seconds / 10), 6)
+        return f"{minutes} min {10 * tens} s" if tens else f"{minutes} min"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 

@@ -24,7 +24,7 @@ from protocol.calibration import store as calibration
 from protocol.campaign.again import Sample, differences, live_differences
 from protocol.campaign.plan import Contender, Plan, Setting
 from protocol.certificate.model import Certificate, Head, RegimePart, plain, versions
-from protocol.certificate.reading import RAW, read_json
+from protocol.certificate.reading import RAW, read_certificate, read_json
 from protocol.certificate.root import derived
 from protocol.certificate.verify import differences as fields_differing
 from protocol.certificate.verify import verify
@@ -47,6 +47,16 @@ Made = Callable[[RegimePart], tuple[Setting, RegimePart] | None]
 def recomputed(folder: Path) -> list[str]:
     """Where a certificate, the models of its calibrations among it, is not what the files beside it give."""
     return verify(folder) or list(_carried(folder, read_json(folder)))
+
+
+def all_wrong(folder: Path) -> list[str]:
+    """Everything in which a certificate departs from its raw files, and they from root, regimes and decisions.
+
+    Rows on a real trace are not made again without its file.
+    """
+    return recomputed(folder) or list(
+        contradicting(read_certificate(folder), folder, lambda _: None, every_price=False)
+    )
 
 
 def _carried(folder: Path, stated: dict[str, Any]) -> Iterator[str]:
@@ -112,8 +122,13 @@ def unproven(certificate: Certificate, folder: Path, made: Made, every_price: bo
         whose = "the shipped one" if _is_shipped(stated, folder) else "not one that is shipped"
         yield f"that a server showed the rows of calibration {stated} ({whose})"
     for regime in head.regimes:
-        if regime.name in Regime.names() and not regime.described("trace") and not _is_shipped_regime(regime):
+        if (
+            regime.name in Regime.names()
+            and not regime.described("trace")
+            and not _is_shipped_regime(regime, regime.name)
+        ):
             yield f"that {regime.name} is the regime shipped under that name: its fields are others"
+    yield from _unstated(certificate)
     if head.preregistration is not None:
         yield f"that registration {head.preregistration[:16]} was written before: compare with the file itself"
     if settings.root == "fresh":
@@ -137,9 +152,9 @@ def _is_shipped(name: str, folder: Path) -> bool:
     return all(files.sha256(p) == files.sha256(shipped / p.name) for p in carried.iterdir() if p.is_file())
 
 
-def _is_shipped_regime(regime: RegimePart) -> bool:
+def _is_shipped_regime(regime: RegimePart, name: str) -> bool:
     own = {"seeds": regime.n_seeds, "decision_steps": regime.corridor.decision_steps}
-    return Regime.load(regime.name).replace(**own).digest == regime.digest
+    return Regime.load(name).replace(**own).digest == regime.digest
 
 
 def _root(head: Head) -> Iterator[str]:
@@ -154,6 +169,12 @@ def _root(head: Head) -> Iterator[str]:
             yield f"settings.root_seed: stated {s.root_seed}, by digest, registration and nonce {again}"
 
 
+def _unstated(certificate: Certificate) -> Iterator[str]:
+    """What a certificate of a scheduler that ran says nothing of."""
+    if certificate.contender.kind != "recorded" and certificate.contender.described("confinement") is None:
+        yield "what the scheduler's process could reach: the certificate does not say how it was confined"
+
+
 def _confinement(head: Head) -> Iterator[str]:
     stated = head.contender.described("confinement")
     if stated is not None:
@@ -163,6 +184,11 @@ def _confinement(head: Head) -> Iterator[str]:
 
 def _on_trace(regime: RegimePart, made: Made) -> Generator[str, None, Setting | None]:
     """The setting of a regime on a real trace, where its file was given."""
+    file, shipped = (regime.described("trace") or {}).get("file"), Regime.names()
+    if regime.name != f"trace:{file}" and not regime.name.endswith(f" on {file}"):
+        yield f"{regime.name}, trace: a regime of this name does not take its load from {file!r}"
+    if any(_is_shipped_regime(regime, name) for name in shipped):
+        yield f"{regime.name}, digest: that of a shipped regime, whose load is generated"
     found = made(regime)
     if found is None:
         return None
@@ -210,12 +236,12 @@ def _regime(part: RegimePart, measured: bool) -> Regime | None:
     values: dict[str, Any] = {k: v for k, v in plain(part).items() if k in Regime.model_fields}
     values |= {k: getattr(part.corridor, k) for k in ("h_min", "h_max", "decision_steps")}
     values |= part.described("pace") or {}
-    if measured:  # no digest covers what replaced the modelled one, and nothing here reads either
-        values["learner"] = Regime.load("ordinary").learner.model_dump(mode="json")
+    if measured:  # the regime's digest covers the modelled one that it replaced
+        values["learner"] = (part.described("learner") or {}).get("modelled")
     names = dict.fromkeys([part.sidecar.name.removesuffix("-altered"), part.sidecar.name, *shipped_names()])
     for name, n_seeds in itertools.product(names, {part.n_seeds, _SEEDS}):
         found = Regime.described({**values, "sidecar": name, "seeds": n_seeds}, part.name)
-        if found.digest == part.digest or measured:
+        if found.digest == part.digest:
             return found.replace(seeds=part.n_seeds)
     return None
 

@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 
 from protocol import files
-from protocol.certificate.reading import RAW, read_certificate
+from protocol.certificate.reading import RAW, read_certificate, read_json
+from protocol.certificate.verify import other_files
 from protocol.cli.pages import REPORT, draw_into, write_pages
 from protocol.errors import BadInput
 from protocol.evidence import store
 from protocol.evidence.partial import locked
+from protocol.files import clean
 from reports import paper
 
 
@@ -39,6 +41,12 @@ def report(
     chosen = None if columns is None else tuple(word.strip() for word in columns.split(",") if word.strip())
     asked = paper.Asked("column" if width == "column" else "page", chosen, decimals)
     certificate, raw = read_certificate(folder), folder / RAW
+    other = list(other_files(read_json(folder), raw))
+    if other:
+        more = f", and {len(other) - 1} more" if len(other) > 1 else ""
+        typer.echo(
+            f"warning: {clean(other[0])}{more}; `protocol verify {clean(str(folder))}` says what differs", err=True
+        )
     evidence = store.read(raw)
     if out is not None:
         draw_into(out, certificate, evidence, raw, asked)

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 
 from protocol.certificate.model import Certificate, plain
 from protocol.certificate.reading import RAW, read_certificate
-from protocol.certificate.verify import verify
 from protocol.cli.pages import FIGURES, REPORT
+from protocol.cli.remaking import all_wrong
 from protocol.cli.simulate import Simulated
 from protocol.errors import BadInput
 from protocol.evidence import store
@@ -95,7 +95,7 @@ class Result:
 
     def verify(self) -> list[str]:
         """Everything in which the certificate and its raw files differ; empty when they agree."""
-        return verify(self.folder)
+        return all_wrong(self.folder)
 
     def _raw(self, name: str) -> pd.DataFrame:
         path = self.folder / RAW / name

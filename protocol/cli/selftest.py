@@ -227,7 +227,7 @@ class Kept:
         found = {}
         for line in self.path.read_text("utf-8").splitlines() if self.path.exists() else ():
             try:
-                values = json.loads(line)
+                values = files.from_json(line)
                 if values["command"] == self.command:
                     rows = tuple(Row(**row) for row in values["rows"])
                     found[values["label"]] = Part(values["label"], rows, values["cpu_s"])

@@ -162,7 +162,7 @@ def generated(regime: Regime, root_seed: int, overrides: Overrides) -> tuple[Set
 def watching(curve: Attached, s: Setting, described: dict[str, Any]) -> tuple[Setting, dict[str, Any]]:
     """The setting with a measured learner in the modelled one's place."""
     learner, text = curve.over(s.corridor.horizon_ns // s.corridor.step_ns)
-    return replace(s, learner=learner), {**described, "learner": text}
+    return replace(s, learner=learner), {**described, "learner": {**text, "modelled": described.get("learner")}}
 
 
 def _overridden(regime: Regime, overrides: Overrides, whole: bool = False) -> Regime:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,9 @@ from protocol.workload.slo import Slo
 from protocol.workload.trace import RequestTrace
 from reports import figures, fitted
 
+#: What a figure of this command says of itself.
+_MADE = b"diloco-protocol simulate"
+
 
 def register(app: typer.Typer) -> None:
     app.command()(options.grouped(simulate))
@@ -43,15 +47,19 @@ def simulate(
     slo: options.Slo = None,
     decision_steps: options.DecisionSteps = None,
     seed: options.Seed = options.ROOT,
-    out: Annotated[Path, typer.Option(help="figure to write: .svg, .pdf or .png")] = Path("timeline.svg"),
+    out: Annotated[
+        Path | None, typer.Option(help="figure to write: .svg, .pdf or .png (default: timeline.svg, where that is new)")
+    ] = None,
 ) -> None:
     """Run one scheduler through one seed and draw load, merges and violations."""
+    out = _own_timeline() if out is None else out
     if out.suffix not in (".svg", ".pdf", ".png"):
         raise typer.BadParameter(f"{out.name}: expected a name that ends in .svg, .pdf or .png", param_hint="--out")
     out.parent.mkdir(parents=True, exist_ok=True)
     found = simulated(scheduler, regime, trace, asked.reading, seed_number, slo, decision_steps, seed)
     with files.atomic(out) as temporary:
-        found.figure.savefig(temporary, format=out.suffix[1:])
+        about = {"Creator": _MADE.decode()} if out.suffix in (".svg", ".pdf") else None
+        found.figure.savefig(temporary, format=out.suffix[1:], metadata=about)
     missed, missed_idle = found.measured.violates(found.slo), found.idle.violates(found.slo)
     n = len(missed)
     said = [
@@ -67,6 +75,14 @@ def simulate(
     console.print(Text(clean(f"{scheduler} in {found.setting.name}, seed {seed_number}"), style="italic"))
     console.print(fitted.facts(said, console.width), soft_wrap=True)
     console.print(f"figure: {out}", soft_wrap=True)
+
+
+def _own_timeline() -> Path:
+    """The figure where no name was asked for.  Raises BadInput where something else has that name."""
+    path = Path("timeline.svg")
+    if os.path.lexists(path) and (path.is_symlink() or not path.is_file() or _MADE not in path.read_bytes()[:4096]):
+        raise BadInput(str(path), "something that this command did not draw", "--out FILE; it was not touched")
+    return path
 
 
 @dataclass(frozen=True, eq=False)

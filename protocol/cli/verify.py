@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import partial
@@ -111,8 +112,13 @@ def verify_command(
 
 
 def _tell(text: str, err: bool = False) -> None:
-    """Print one line; what a certificate says may hold control characters."""
-    typer.echo(files.clean(text), err=err)
+    """Print one line, on a terminal as several that fit; what a certificate says may hold control characters."""
+    text, terminal = files.clean(text), Console(stderr=err)
+    if terminal.is_terminal:
+        text = textwrap.fill(
+            text, terminal.width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
+    typer.echo(text, err=err)
 
 
 def _verified(again: _Again, every_price: bool, key: Path | None) -> None:

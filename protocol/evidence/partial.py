@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +13,7 @@ from pathlib import Path
 from protocol.errors import BadInput, ProtocolError
 from protocol.evidence import store
 from protocol.evidence.model import Evidence
-from protocol.files import canonical_json, refuse_somebodys, write_text
+from protocol.files import canonical_json, from_json, refuse_somebodys, write_text
 from protocol.replay.replay import Replay
 
 PLAN = "plan.json"
@@ -88,7 +87,7 @@ class Partial:
 
     def _stored(self) -> dict[str, object] | None:
         try:
-            return dict(json.loads((self.folder / PLAN).read_text("utf-8")))
+            return dict(from_json((self.folder / PLAN).read_text("utf-8")))
         except FileNotFoundError:
             shutil.rmtree(self.folder, ignore_errors=True)
             return None

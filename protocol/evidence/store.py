@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from protocol.errors import BadInput
 from protocol.evidence import trained, version_1
 from protocol.evidence.model import Evidence, Probe, attached, attached_training
+from protocol.files import from_json
 from protocol.merging.placements import OF_MERGES, Placements
 from protocol.merging.practice import Merges
 from protocol.parquet import read_table, write_tables
@@ -218,7 +219,7 @@ def _seeds(folder: Path) -> list[Evidence]:
     found = []
     for row in seeds:
         key = (row["regime"], row["seed"])
-        probes = tuple(Probe(**p) for p in json.loads(row.pop("probes")))
+        probes = tuple(Probe(**p) for p in from_json(row.pop("probes")))
         asked = decisions.get(key, {}).get("")
         found.append(
             Evidence(
@@ -291,7 +292,7 @@ def _replays(folder: Path) -> list[Replay]:
                 rows=Measurements.from_table(rows.slice(begin, end - begin)),
                 planned_ns=np.array(row["planned_ns"], np.int64),
                 ran_ns=np.array(row["ran_ns"], np.int64),
-                failures=json.loads(row["failures"]),
+                failures=from_json(row["failures"]),
                 decisions=tuple(LiveDecision(**d) for d in answers.get(k, ())),
                 scrapes=tuple(Scrape(**s) for s in scrapes.get(k, ())),
                 **plain,

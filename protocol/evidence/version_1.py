@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from protocol.evidence.model import Evidence, Probe
+from protocol.files import from_json
 from protocol.parquet import read_table
 from protocol.replay.measurements import Measurements
 from protocol.replay.replay import NO_SYNC, POLICY, UNIFORM, LiveDecision, Replay, Scrape
@@ -48,7 +48,7 @@ def read_session(folder: Path) -> list[Evidence]:
             planned_ns=windows["planned"].astype(np.int64),
             ran_ns=windows["ran"].astype(np.int64),
             died=segment["load_problem"],
-            failures=json.loads(segment["failures"]),
+            failures=from_json(segment["failures"]),
             decisions=tuple(
                 LiveDecision(*(d[name] for name in _DECISION)) for d in rows["decisions"] if d["segment"] == number
             ),

@@ -14,6 +14,12 @@
   const span = (values) => d3.extent(values.filter(known));
   const spread = ([low, high]) => [low - 0.04 * (high - low || 1), high + 0.06 * (high - low || 1)];
 
+  // Round values of a logarithmic axis, some four to eight of them, however little or much it spans.
+  const steps = (low, high) => {
+    const of = (digits) => d3.range(-3, 9).flatMap((k) => digits.map((d) => d * 10 ** k)).filter((v) => v >= low * 0.999 && v <= high * 1.001);
+    return [[1], [1, 3], [1, 2, 5], [1, 1.5, 2, 3, 5, 7]].map(of).find((found) => found.length >= 4) ?? d3.ticks(low, high, 5);
+  };
+
   // A chart is a plot and the points that can be read from it: {x, y} in data units, and the text of each.
   const panel = (label, options, points) => {
     const svg = Plot.plot({ style: { fontSize: "12px", background: "none", overflow: "visible" }, ...options });
@@ -28,6 +34,7 @@
 
   const draw = {
     forest(_, width) {
+      const narrow = width < 480; // the mark alone: the table below has the word
       const rows = [], order = data.claims.map((c, i) => ({ ...c, index: i + 1 }))
         .sort((a, b) => b.tier - a.tier || (b.gain_pp ?? -Infinity) - (a.gain_pp ?? -Infinity));
       let y = 0, tier = null;
@@ -48,11 +55,12 @@
       return [panel("Gains of every claim", {
         width, height: 46 + 46 * y, marginLeft: 10, marginRight: 10, marginBottom: 34, marginTop: 6,
         x: { domain, label: "gain in pp, to the right is better", labelAnchor: "center" }, y: { domain: [y + 0.5, 0.3], axis: null },
-        marks: [Plot.gridX({ stroke: RULE, strokeOpacity: 1 }), Plot.ruleX([0], { stroke: INK }),
-          Plot.ruleX([...new Set(claims.map((r) => r.claim.min_effect_pp))], { stroke: MUTED, strokeDasharray: "4,3" }),
-          ...rowNames(rows, width - 130, domain[0]),
+        // Lines only beside the points: across a whole row they would run through its name.
+        marks: [Plot.gridX({ stroke: RULE, strokeOpacity: 1 }), Plot.ruleX(claims, { x: 0, y1: (r) => r.y - 0.2, y2: (r) => r.y + 0.42, stroke: INK }),
+          Plot.ruleX(claims, { x: (r) => r.claim.min_effect_pp, y1: (r) => r.y - 0.2, y2: (r) => r.y + 0.42, stroke: MUTED, strokeDasharray: "4,3" }),
+          ...rowNames(rows, width - (narrow ? 24 : 130), domain[0]),
           Plot.text(claims, { x: domain[1], y: (r) => r.y - 0.42, textAnchor: "end", fill: MUTED, stroke: PAPER, strokeWidth: 4,
-            text: (r) => `${{ PASS: "✓", FAIL: "✗", INCONCLUSIVE: "?" }[r.claim.verdict]} ${r.claim.verdict}` }),
+            text: (r) => ({ PASS: "✓", FAIL: "✗", INCONCLUSIVE: "?" }[r.claim.verdict] + (narrow ? "" : ` ${r.claim.verdict}`)) }),
           ...sides.flatMap(([key, ends, dy, colour, symbol]) => [
             Plot.ruleY(claims.filter((r) => r.claim[ends]?.every(known)), { y: (r) => r.y + dy, x1: (r) => r.claim[ends][0], x2: (r) => r.claim[ends][1], stroke: colour, strokeWidth: 2 }),
             Plot.dot(claims.filter((r) => known(r.claim[key])), { y: (r) => r.y + dy, x: (r) => r.claim[key], r: 5, symbol, stroke: colour, strokeWidth: 2,
@@ -156,10 +164,11 @@
       const points = Object.entries(t.sides).flatMap(([side, cells]) => cells.flatMap((cell, k) => [50, 95]
         .filter((q) => known(cell[`p${q}_ms`])).map((q) => ({ side, q, t: t.at_s[k], ms: cell[`p${q}_ms`], n: cell.n })))).sort((a, b) => a.t - b.t);
       const of = (side, q) => points.filter((p) => p.side === side && p.q === q);
+      const ticks = steps(...span(points.map((p) => p.ms)));
       return [panel(`Latency around merges, ${t.name}`, {
         width, height: 250, marginLeft: 52, marginRight: 8, marginTop: 22, marginBottom: 36,
-        x: { label: "arrival, s since a merge began", labelAnchor: "center" }, y: { type: "log", label: "end-to-end latency in ms: p95 (thick), p50", ticks: 5, tickFormat: (v) => String(v) },
-        marks: [Plot.gridY({ stroke: RULE, strokeOpacity: 1, ticks: 5 }), points.length ? Plot.rect([0], { x1: 0, x2: t.merge_s, y1: d3.min(points, (p) => p.ms), y2: d3.max(points, (p) => p.ms), fill: MUTED, fillOpacity: 0.15 }) : null,
+        x: { label: "arrival, s since a merge began", labelAnchor: "center" }, y: { type: "log", label: "end-to-end latency in ms: p95 (thick), p50", ticks, tickFormat: (v) => String(v) },
+        marks: [Plot.gridY({ stroke: RULE, strokeOpacity: 1, ticks }), points.length ? Plot.rect([0], { x1: 0, x2: t.merge_s, y1: d3.min(points, (p) => p.ms), y2: d3.max(points, (p) => p.ms), fill: MUTED, fillOpacity: 0.15 }) : null,
           ...Object.keys(t.sides).flatMap((side) => [[50, 1.3], [95, 2.6]].map(([q, strokeWidth]) => Plot.line(of(side, q), { x: "t", y: "ms", stroke: looks[side][1], strokeDasharray: looks[side][2], strokeWidth })))],
       }, points.map((p) => ({ x: p.t, y: p.ms, text: `${fixed(p.t, 1)} s, ${looks[p.side][0]}: p${p.q} ${fixed(p.ms, 0)} ms of ${p.n} requests` })))];
     },

@@ -40,7 +40,13 @@ def test_table_and_files(folders: list[str], tmp_path: Path) -> None:
     names = {"": "csv md pdf svg tex", "-gains": "csv md tex", "-runs": "csv md tex"}
     names |= dict.fromkeys(("-load", "-seeds", "-budget"), "pdf svg")
     wanted = {f"comparison{name}.{s}" for name, suffixes in names.items() for s in suffixes.split()}
-    assert {p.name for p in out.iterdir()} == wanted
+    assert {p.name for p in out.iterdir()} == {*wanted, ".comparison.json"}
+    again = ["compare", *folders, "--out", str(out)]
+    assert CliRunner().invoke(build(["compare"]), again).exit_code in (0, 1)  # nobody has changed them
+    (out / "comparison.tex").write_text("my own table")
+    with pytest.raises(BadInput, match="comparison.tex: found something that no certificate here lists"):
+        CliRunner().invoke(build(["compare"]), again, catch_exceptions=False)
+    assert (out / "comparison.tex").read_text() == "my own table"
     assert "another_scheduler.py" in (out / "comparison.csv").read_text()
 
 

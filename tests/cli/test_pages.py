@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from sample_certificate import build
 
 from protocol.certificate.model import Certificate
 from protocol.cli.pages import FIGURES, REPORT, TABLES, differing_pages, draw_into
+from protocol.cli.report import report
 from protocol.errors import BadInput
 from protocol.files import names_in
 
@@ -49,3 +52,19 @@ def test_pages_are_drawn_into_no_folder_that_holds_a_certificate() -> None:
     with pytest.raises(BadInput, match="a new or empty folder"):
         draw_into(KEPT, Certificate.model_validate(made), evidence, KEPT / "raw")
     assert names_in(KEPT) == before
+
+
+def test_a_run_whose_rows_were_edited_is_drawn_with_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(KEPT, run)
+    report(run, tmp_path / "pages")
+    assert "warning" not in capsys.readouterr().err
+    (run / "raw" / "served.parquet").write_bytes(b"other rows")
+    (run / "raw" / "added.parquet").write_bytes(b"")
+    with contextlib.suppress(BadInput):  # rows that cannot be read at all are refused afterwards
+        report(run, tmp_path / "again")
+    said = capsys.readouterr().err
+    assert said.startswith("warning: raw/added.parquet: not named by the certificate, and 1 more; `protocol verify ")
+    assert len(said.splitlines()) == 1

@@ -37,7 +37,7 @@ def test_a_line_says_the_phase_and_what_is_left() -> None:
     phase.tell(description="training", completed=0)
     clock.now_s = 330.0
     phase.tell(completed=1, total=3)
-    assert phase.line() == "training, 1 of 3, 6 min"  # another total: nothing is known of its pace yet
+    assert phase.line() == "training, 1 of 3, 5 min 30 s"  # another total: nothing is known of its pace yet
     clock.now_s = 930.0
     phase.tell(advance=1)
     assert phase.line() == "training, 2 of 3, 16 min, about 10 min left"

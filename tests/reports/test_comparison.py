@@ -184,7 +184,9 @@ def test_the_figure_has_a_panel_a_regime_and_a_line_a_scheduler() -> None:
     assert len(panels) == len(REGIMES)
     names = [text.get_text() for text in figure.axes[0].get_yticklabels()]
     assert names[0] == "wa-diloco" and names[-1] == "wa-diloco (2)" and len(names) == 4
-    assert [note.get_text() for note in figure.axes[0].texts] == ["25\u00a0%"] * 3
+    notes = [note.get_text() for note in figure.axes[0].texts]
+    assert notes.count("25\u00a0%") == 3 and notes.count("no result") == 1
+    assert [[t.get_text() for t in axes.texts].count("not judged here") for axes in panels[1:]] == [1] * 3
     assert [axes.get_title()[:3] for axes in panels] == ["(a)", "(b)", "(c)", "(d)"]
 
 

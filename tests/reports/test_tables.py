@@ -91,7 +91,7 @@ def test_hostile_names_stay_in_their_cells(tmp_path: Path) -> None:
 def test_marks_say_how_small_the_corrected_p_is() -> None:
     assert [latex.stars(p) for p in (0.0009, 0.009, 0.049, 0.05, 1.0, None)] == ["***", "**", "*", "", "", ""]
     text = paper.documents(build()[0], paper.Asked())["claims"]
-    assert latex.LEGEND.removesuffix(".").replace("<", "$<$") in text and "***" in text.partition("midrule")[2]
+    assert latex.MARKS.replace("<", "$<$") in text and "***" in text.partition("midrule")[2]
 
 
 def test_columns_and_decimals_are_what_was_asked_for(tmp_path: Path) -> None:

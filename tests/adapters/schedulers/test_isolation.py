@@ -79,6 +79,22 @@ def test_unseeded_entropy_differs_between_runs(opened: Opener) -> None:
         assert answers(source) != answers(source)
 
 
+def test_a_timer_rings_and_does_not_tell_the_time(opened: Opener) -> None:
+    source = opened(
+        """
+        import signal
+        def decide(obs):
+            told = [signal.setitimer(signal.ITIMER_REAL, 4.0), signal.setitimer(signal.ITIMER_REAL, 3.0), signal.alarm(9)]
+            try:
+                told.append(signal.getitimer(signal.ITIMER_REAL))
+            except PermissionError:
+                told.append("refused")
+            return told == [(0.0, 0.0), (0.0, 0.0), 0, "refused"]
+        """
+    )
+    assert all(decision.merge for decision in answers(source))
+
+
 @pytest.mark.parametrize(
     ("paths", "hidden", "kept"),
     [
