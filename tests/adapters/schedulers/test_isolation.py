@@ -84,9 +84,10 @@ def test_a_timer_rings_and_does_not_tell_the_time(opened: Opener) -> None:
         """
         import signal
         def decide(obs):
-            told = [signal.setitimer(signal.ITIMER_REAL, 4.0), signal.setitimer(signal.ITIMER_REAL, 3.0), signal.alarm(9)]
+            real = signal.ITIMER_REAL
+            told = [signal.setitimer(real, 4.0), signal.setitimer(real, 3.0), signal.alarm(9)]
             try:
-                told.append(signal.getitimer(signal.ITIMER_REAL))
+                told.append(signal.getitimer(real))
             except PermissionError:
                 told.append("refused")
             return told == [(0.0, 0.0), (0.0, 0.0), 0, "refused"]
