@@ -243,6 +243,13 @@
     target?.querySelector?.(":scope > details")?.setAttribute("open", "");
     target?.scrollIntoView?.();
   };
+  // On paper nothing unfolds: gates and numbers of the sections that are open are printed.
+  addEventListener("beforeprint", () => {
+    for (const one of document.querySelectorAll(".claim > details[open] .printed:not([open])")) { one.open = true; one.dataset.closed = ""; }
+  });
+  addEventListener("afterprint", () => {
+    for (const one of document.querySelectorAll(".printed[data-closed]")) { one.open = false; delete one.dataset.closed; }
+  });
   addEventListener("hashchange", asked);
   asked();
 })();
