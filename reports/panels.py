@@ -5,6 +5,7 @@ Laid out by hand: an engine that measures every label would take longer than the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -147,8 +148,8 @@ def _floors(axes: Axes, claim: Values, alpha: float) -> None:
 
 def _decades(axes: Axes, values: Sequence[Any]) -> None:
     least = min([v for v in values if fmt.known(v)], default=0.01)
-    low = next(k for k in range(1, 20) if 10.0**-k <= least)
-    ticks = list(range(-low, 1, 1 if low < 4 else 2))
+    low = max(1, math.ceil(-math.log10(max(least, 1e-300))))
+    ticks = list(range(-low, 1, 1 if low < 4 else max(2, -(-low // 6))))
     axes.set_xlim(10.0**-low / 1.3, 1.4)
     axes.xaxis.set_major_locator(FixedLocator([10.0**k for k in ticks]))
     axes.xaxis.set_major_formatter(FixedFormatter([f"{10.0**k:g}" if k > -4 else f"1e{fmt.MINUS}{-k}" for k in ticks]))
