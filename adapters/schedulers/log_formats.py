@@ -6,12 +6,11 @@ They are told apart by their contents; `merge_logs` has the list, and makes a sc
 from __future__ import annotations
 
 import csv
-import difflib
 import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +18,7 @@ from statistics import median
 from typing import Any
 
 from protocol.errors import BadInput
+from protocol.reading import near
 from protocol.workload.trace import NS_PER_S, seconds_to_ns
 
 #: Replica, quorum, step, whether it was committed, and when, ns.
@@ -27,8 +27,8 @@ _ENDS = ("coordinator_stop", "coordinator_end")
 _WATCHED_AT, _WATCHED_S = "_timestamp", "watcher/last_update_weights_time"
 #: Columns of a table of merges, and fields of its lines as JSON.
 _COLUMNS = ("start_s", "duration_s", "end_s", "fragment", "committed", "bytes")
-#: Seconds: nanoseconds since 1970 up to the year 2255 fit 64 bits.
-_MOST_S = 9e9
+#: Seconds: nanoseconds since 1970 up to the year 2255 fit 64 bits.  Bytes: more than any model has.
+_MOST_S, _MOST_BYTES = 9e9, 1e18
 _YES_NO = {"true": True, "false": False, "1": True, "0": False}
 
 
@@ -45,7 +45,8 @@ class Logged:
 @dataclass(frozen=True)
 class Log:
     """merges : in no order.  span_ns : that the log covers, None when it does not say.  began_ns : the time since 1970
-    from which the merges' times count, None where the log has a clock of its own.
+    from which the merges' times count, None where the log has a clock of its own.  declared : H_min and H_max that
+    held in the loop which wrote it, None where it does not say.
     """
 
     format: str
@@ -53,6 +54,7 @@ class Log:
     span_ns: int | None
     report: tuple[str, ...]
     began_ns: int | None = None
+    declared: tuple[int, int] | None = None
 
     @property
     def failed(self) -> int:
@@ -81,25 +83,26 @@ def read_log(path: Path) -> Log:
         return _read_loop(records)
     if any("start_s" in r for _, r in records):
         for where, record in records:
-            _check_fields(where, record)
+            _check_fields(where, list(record))
         merges = tuple(_merge(where, record) for where, record in records)
         return Log("lines", merges, None, tuple(_uncommitted(merges)))
     return _read_coordinator(path, records)
 
 
-def _check_fields(where: str, names: Iterable[str]) -> None:
+def _check_fields(where: str, names: Sequence[str]) -> None:
     """Raises BadInput for a table of merges without beginnings, with two ends, or with what is not known there."""
     expected = "start_s and, optionally, duration_s or end_s, fragment, committed, bytes"
-    given = list(names)
-    unknown = [name for name in given if name not in _COLUMNS]
+    unknown = [name for name in names if name not in _COLUMNS]
     if unknown:
-        near = difflib.get_close_matches(unknown[0], _COLUMNS, 1)
-        hint = f" ({near[0]}?)" if near else ""
-        raise BadInput(where, f"{', '.join(map(repr, unknown))}{hint}", expected)
-    if "start_s" not in given:
-        raise BadInput(where, f"no start_s, but {', '.join(given) or 'nothing'}", expected)
-    if {"duration_s", "end_s"} <= set(given):
-        raise BadInput(where, "duration_s and end_s", "one of the two")
+        hint = near(unknown[0].lower(), [name for name in _COLUMNS if name not in names])
+        raise BadInput(where, ", ".join(map(repr, unknown)), expected + hint)
+    if "start_s" not in names:
+        raise BadInput(where, f"no start_s, but {', '.join(names) or 'nothing'}", expected)
+    if {"duration_s", "end_s"} <= set(names):
+        raise BadInput(where, "duration_s and end_s", "one of the two: how long a merge took, or when it was over")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadInput(where, f"{twice} twice", "each once")
 
 
 def _uncommitted(merges: Sequence[Logged]) -> Iterator[str]:
@@ -142,8 +145,8 @@ def _number(where: str, field: str, value: object, least: float | None = None, m
 def _read_coordinator(path: Path, records: list[tuple[str, dict[str, Any]]]) -> Log:
     events = [r.get("event") for _, r in records]
     if "coordinator_start" not in events and "merged" not in events:
-        expected = "coordinator_start, merged and coordinator_stop events, or torchft commit events"
-        raise BadInput(str(path), "no event of a coordinator or of torchft", expected)
+        expected = "lines with start_s, or coordinator_start, merged and coordinator_stop, or torchft's commit events"
+        raise BadInput(str(path), "no start_s and no event of a coordinator or of torchft", expected)
     wanted = [(w, r) for w, r in records if r.get("event") in ("coordinator_start", "merged", *_ENDS)]
     # `elapsed_sec` where every merge has it, as the published replay did; else wall-clock milliseconds.
     merged = [(w, r) for w, r in wanted if r["event"] == "merged"]
@@ -188,6 +191,8 @@ def _read_csv(path: Path, text: str) -> Log:
     merges = []
     for row in rows:
         where = f"{path}, line {rows.line_num}"
+        if None in row:
+            raise BadInput(where, f"{len(names) + len(row[None])} values", f"{len(names)}, one a column")
         values: dict[str, object] = {}
         for field in names:
             text_value = (row.get(field) or "").strip()
@@ -206,12 +211,15 @@ def _value(where: str, field: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise BadInput(f"{where}, {field}", repr(text), "a number of seconds") from None
+        expected = "a number of seconds" if field.endswith("_s") else "a number"
+        raise BadInput(f"{where}, {field}", repr(text), expected) from None
 
 
 def _merge(where: str, values: Mapping[str, object]) -> Logged:
-    """One row of a table, or one line of its fields."""
+    """One row of a table, or one line of its fields, where null leaves out what may be left out."""
     start_s = _number(where, "start_s", values["start_s"], 0)
+    values = {field: value for field, value in values.items() if value is not None}
+    _number(where, "bytes", values.get("bytes", 0), 0, _MOST_BYTES)
     if "end_s" in values:
         end_s = _number(where, "end_s", values["end_s"], 0)
         if end_s <= start_s:
@@ -222,7 +230,7 @@ def _merge(where: str, values: Mapping[str, object]) -> Logged:
         if took == 0:
             raise BadInput(f"{where}, duration_s", "0", "a positive number of seconds")
     else:
-        return _told(where, values, seconds_to_ns(start_s), None)
+        took = None
     return _told(where, values, seconds_to_ns(start_s), took)
 
 
@@ -243,6 +251,7 @@ def _read_loop(records: list[tuple[str, dict[str, Any]]]) -> Log:
     merges, report = [], []
     began_ns: int | None = None
     span_ns: int | None = None
+    declared: tuple[int, int] | None = None
     for where, record in records:
         event = record.get("event")
         if event == "merge":
@@ -256,6 +265,8 @@ def _read_loop(records: list[tuple[str, dict[str, Any]]]) -> Log:
         at_s = 0.0 if event == "begin" else _number(where, "at_s", record.get("at_s"), 0)
         if event == "begin":
             began_ns = stamp_ns(f"{where}, time", record.get("time"))
+            least, most = record.get("h_min"), record.get("h_max")
+            declared = (least, most) if isinstance(least, int) and isinstance(most, int) else None
         elif event == "end":
             span_ns = seconds_to_ns(at_s)
         elif event == "healed":
@@ -269,7 +280,7 @@ def _read_loop(records: list[tuple[str, dict[str, Any]]]) -> Log:
     report += _uncommitted(merges)
     if span_ns is None:
         report.append("no end: the log may be cut short, and its span is unknown")
-    return Log("loop", tuple(merges), span_ns, tuple(report), began_ns)
+    return Log("loop", tuple(merges), span_ns, tuple(report), began_ns, declared)
 
 
 def _read_torchft(records: list[tuple[str, dict[str, Any]]]) -> Log:

@@ -77,6 +77,7 @@ class RecordedSchedule:
     span_s : seconds that the log covers, None when it does not say (a CSV).  merges_logged : merges in the
     log, before overlapping ones were joined; failed of them moved their bytes and made no progress.
     report : what a reader should know, a line each.  overlapping : merges that began before the last one had ended.
+    declared : H_min and H_max of the loop that wrote it, where it says so.
     """
 
     schedule: Schedule
@@ -87,6 +88,7 @@ class RecordedSchedule:
     failed: int = 0
     fragments: int = 1
     overlapping: int = 0
+    declared: tuple[int, int] | None = None
 
 
 def read_merge_log(
@@ -126,7 +128,7 @@ def read_merge_log(
         report.append("no merge: a no-sync arm")
     span_s = None if span_ns is None else span_ns / NS_PER_S
     return RecordedSchedule(
-        schedule, span_s, len(log.merges), log.format, tuple(report), log.failed, fragments, overlapping
+        schedule, span_s, len(log.merges), log.format, tuple(report), log.failed, fragments, overlapping, log.declared
     )
 
 

@@ -97,6 +97,12 @@ class RecordedSource:
         recorded, horizon_s = self.schedule(self._merge_s(setting)), setting.corridor.horizon_ns / NS_PER_S
         found, (moved, shift_ns) = list(recorded.report), snapped(recorded.schedule, setting.timing)
         found.append(_corridor(recorded.schedule, setting))
+        declared, judged = recorded.declared, (setting.corridor.h_min, setting.corridor.h_max)
+        if declared is not None and declared != judged and setting.practice.fragments == 1:
+            found.append(
+                f"its loop was held to {declared[0]} to {declared[1]} inner steps as it counted them; here they are "
+                f"the time between merges in steps of {setting.corridor.step_ns / NS_PER_S:g} s"
+            )
         if not setting.begins_ns:
             outside = setting.timing.violation(moved.start_ns, merges_of(moved, setting.timing))
             if outside and len(moved):
@@ -109,6 +115,11 @@ class RecordedSource:
             found.append(f"{len(setting.begins_ns)} windows of {horizon_s:g} s, each from the end of a merge on")
         elif recorded.span_s is not None and recorded.span_s != horizon_s:
             found.append(f"the log covers {recorded.span_s:g} s; {horizon_s:g} s are judged")
+        if not setting.begins_ns and len(recorded.schedule):
+            found.append(
+                "in generated load every seed has the whole log, so nothing can be told of following the load; --trace "
+                "FILE judges it on the load that it saw"
+            )
         return found
 
     @staticmethod

@@ -110,6 +110,16 @@ def _hub(plan: Plan, setting: Setting, seed: int, control: str) -> np.random.Gen
     return seeds.generator(plan.root_seed, f"{control}-hub", setting.name, seed)
 
 
+def refuse_kind(name: str, kind: str, setting: Setting) -> None:
+    """Raises BadInput for a planner or a merge log where only others can be judged."""
+    if kind != "scheduler" and setting.peers is not None:
+        expected = "a scheduler: planners and merge logs name no groups"
+        raise BadInput(f"{name}, {setting.name}", f"a {kind} schedule", expected)
+    if kind == "planner" and not setting.practice.ordinary:
+        expected = "a scheduler or a merge log: a planner places merges that are all alike"
+        raise BadInput(f"{name}, {setting.name}", "a planner beside [merge]", expected)
+
+
 def place(
     plan: Plan, setting: Setting, seed: int, workload: Workload, sidecar: LoadedSidecar, until_ns: int | None = None
 ) -> Rollout:
@@ -117,13 +127,8 @@ def place(
     contender = _contender(plan.open_contender)
     stream = (plan.root_seed, "scheduler", setting.name, seed)
     words = seeds.words(*stream, secret=plan.secret)
+    refuse_kind(plan.contender, contender.kind, setting)
     if contender.kind != "scheduler":
-        if setting.peers is not None:
-            expected = "a scheduler: planners and merge logs name no groups"
-            raise BadInput(f"{plan.contender}, {setting.name}", f"a {contender.kind} schedule", expected)
-        if contender.kind == "planner" and not setting.practice.ordinary:
-            expected = "a scheduler or a merge log: a planner places merges that are all alike"
-            raise BadInput(f"{plan.contender}, {setting.name}", "a planner beside [merge]", expected)
         corridor = setting.corridor
         if contender.kind == "planner":
             corridor.check_budget(setting.planner_budget)

@@ -156,7 +156,16 @@ def _failed(head: Head, claims: Sequence[Claim]) -> str:
             shown |= standing != Standing.NOT_CHANCE
             told.append(f"{text} in {_listed(map(_where if standing == Standing.NOT_CHANCE else _gains, mine))}")
     said = [f"Nothing is licensed about {name}: {'; '.join(told)}{where}{_traces(head) if shown else ''}."]
-    return " ".join([*said, *([*_unconfined(head), *_level(head)] if shown else [])])
+    more = [*_unconfined(head), *_level(head)] if shown else []
+    return " ".join([*said, *_untold(head, claims), *more])
+
+
+def _untold(head: Head, claims: Sequence[Claim]) -> Iterator[str]:
+    """Why a log whose placement did well is not shown to follow generated load: nothing could show it."""
+    real = {r.name for r in head.regimes if r.described("trace")}
+    mine = [c for c in claims if c.envelope.standing == Standing.NOT_LOAD and c.regime not in real]
+    if head.contender.kind == "recorded" and mine:
+        yield "In generated load every seed has the whole log, so nothing can be told of following the load there."
 
 
 def _where(claim: Claim) -> str:

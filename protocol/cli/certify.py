@@ -13,12 +13,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from adapters.schedulers.log_fit import fit_of
+from adapters.schedulers.log_fit import LogFit, fit_of
 from adapters.schedulers.recorded import is_log
 from protocol import files
 from protocol.campaign import real as replaying
 from protocol.campaign.again import same_seed
-from protocol.campaign.arms import run_seed
+from protocol.campaign.arms import refuse_kind, run_seed
 from protocol.campaign.plan import Contender, Plan, Setting
 from protocol.campaign.run import Key, run, steps
 from protocol.certificate.model import Head, versions
@@ -156,12 +156,17 @@ class Asked:
         text, unseen = "" if log is None else os.path.realpath(log), tuple(map(os.path.realpath, hidden))
         return partial(contender_opener, self.scheduler, text, unseen, self.environment)
 
+    @property
+    def log(self) -> LogFit | None:
+        """The merge log that is judged; None where a scheduler or planner is."""
+        return fit_of(self.scheduler, self.corridor_from_log)
+
     def chosen(self, root_seed: int, n_seeds: int | None) -> Chosen:
         """Settings and descriptions; on a real server a shipped calibration is another server's."""
         w = self.worlds
         overrides = Overrides(
             n_seeds, tuple(self.judging.slo) if self.judging.slo else None, w.decision_steps,
-            self.sidecar.calibration, self.learner.watched(), fit_of(self.scheduler, self.corridor_from_log),
+            self.sidecar.calibration, self.learner.watched(), self.log,
         )  # fmt: skip
         settings, regimes = settings_for(w.regime or [], w.trace or [], w.reading, root_seed, overrides)
         if self.sidecar.sidecar is not None and self.sidecar.calibration is None:
@@ -175,8 +180,10 @@ class Asked:
         root = self.judging.root(str(contender.get("digest")), trust.preregistered)
         n_draws = self.draws.number(self.sidecar.sidecar is not None)
         chosen, server = self.chosen(root.seed, self.worlds.seeds), None
+        for setting in chosen[0]:
+            refuse_kind(contender["name"], contender["kind"], setting)
         if self.sidecar.sidecar is not None:
-            server = real.reach(self.sidecar.sidecar, self.server, chosen)
+            server = real.reach(self.sidecar.sidecar, self.server, chosen, self.log)
             if self.sidecar.budget_minutes is not None:
                 chosen, n_draws = self._afforded(root, chosen, notes)
         chosen = ([self._predicted(setting) for setting in chosen[0]], chosen[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +25,8 @@ from reports import fitted
 
 #: Of a line of the timeline, in a terminal of 80 columns; and most lines.
 WIDTH, LINES = 64, 24
+#: Of a merge of the whole model whose length nobody says, as in the shipped regimes.
+MERGE_S = 8.0
 
 
 def register(app: typer.Typer) -> None:
@@ -35,17 +38,16 @@ def register(app: typer.Typer) -> None:
 def inspect(
     file: Annotated[Path, typer.Argument(help="merge log")],
     log: MergeLog,
-    merge_s: Annotated[float, typer.Option(min=0.001, help="seconds of a merge whose length the log does not say")] = 8,
     json_: options.Json = False,
 ) -> None:
     """Merges, span, overlaps, fragments, outcomes, lengths, and a timeline."""
     if log.corridor is not None:
         raise BadInput("--corridor", log.corridor, "no --corridor: nothing is judged here")
     source = RecordedSource(log.spec(str(file)))
-    told, recorded = read_log(source.path), source.schedule(source.reading.merge_s or merge_s)
-    facts = facts_of(told, recorded)
+    told, recorded = read_log(source.path), source.schedule(MERGE_S)
+    facts, notes = facts_of(told, recorded), [*recorded.report, *_supposed(told, recorded, log.log_merge_s)]
     if json_:
-        typer.echo(canonical_json({**facts, "report": list(recorded.report)}), nl=False)
+        typer.echo(canonical_json({**facts, "report": notes}), nl=False)
         return
     console = Console(highlight=False)
     said = [(re.sub("_s$", " (s)", name).replace("_", " "), _said(value)) for name, value in facts.items()]
@@ -53,7 +55,7 @@ def inspect(
     console.print(fitted.facts(said, console.width), soft_wrap=True)
     for line in timeline(recorded.schedule, recorded.fragments):
         console.print(line, markup=False, soft_wrap=True)
-    for note in recorded.report:
+    for note in notes:
         console.print(f"note: {clean(note)}", markup=False, soft_wrap=not console.is_terminal)
 
 
@@ -78,6 +80,15 @@ def facts_of(log: Log, recorded: RecordedSchedule) -> dict[str, Any]:
         "first_starts_s": float(made.start_ns[0] / NS_PER_S) if len(made) else None,
         "last_ends_s": float(ends[-1] / NS_PER_S) if len(made) else None,
     }
+
+
+def _supposed(log: Log, recorded: RecordedSchedule, merge_s: float | None) -> Iterator[str]:
+    """Lengths that are not the log's."""
+    unsaid = sum(m.took_ns is None for m in log.merges)
+    if unsaid:
+        each_s = MERGE_S / recorded.fragments if merge_s is None else merge_s
+        whose = ", as a regime would say; --log-merge-s for another" if merge_s is None else ""
+        yield f"{unsaid} of {len(log.merges)} merges are shown {each_s:g} s long, which the log does not say{whose}"
 
 
 def _spread(values: NDArray[np.float64]) -> list[float] | None:

@@ -12,6 +12,7 @@ import numpy as np
 from rich.console import Console
 
 from adapters.merge_loads.runner import MergeLoad
+from adapters.schedulers.log_fit import LogFit
 from adapters.sidecars import identity
 from adapters.sidecars.live import LiveServer
 from adapters.sidecars.openai import Target, that_serves
@@ -58,8 +59,10 @@ class Reached:
     described: dict[str, Any]
 
 
-def reach(url: str, asked: Server, chosen: Chosen) -> Reached:
+def reach(url: str, asked: Server, chosen: Chosen, log: LogFit | None = None) -> Reached:
     """Look at the server, and have it serve a few requests of the first seed's sizes.
+
+    log : the merge log that is judged, if one is.
 
     Raises BadInput on a wrong model, load or regime, SidecarError when it does not serve.
     """
@@ -72,7 +75,7 @@ def reach(url: str, asked: Server, chosen: Chosen) -> Reached:
         raise BadInput(f"{settings[0].name}, seed 0", "no requests", "a trace with at least one request")
     if trace.n_islands != 1:
         raise BadInput(f"--sidecar, {settings[0].name}", f"{trace.n_islands} islands", "1: one server, one island")
-    refuse_practised("--sidecar", settings[0])
+    refuse_practised("--sidecar", settings[0], log)
     load, target = MergeLoad.parse(asked.merge_load), target_of(url, asked)
     version = identity.server_version(url)
     found = regimes[0].sidecar.calibration
@@ -89,12 +92,18 @@ def target_of(url: str, asked: Server) -> Target:
     return Target(url, model, chat=asked.chat, token_ids=not asked.text, vocabulary=asked.vocabulary)
 
 
-def refuse_practised(option: str, setting: Setting) -> None:
-    """A merge load runs merges of one length.  Raises BadInput."""
+def refuse_practised(option: str, setting: Setting, log: LogFit | None = None) -> None:
+    """A merge load runs merges of one length.  log : the merge log that is judged.  Raises BadInput."""
     if not setting.practice.ordinary:
-        raise BadInput(
-            f"{option}, {setting.name}", "merges that are not all alike ([merge])", "a regime without [merge]"
+        expected = "a regime without [merge]; without a server such merges are judged in simulation"
+        raise BadInput(f"{option}, {setting.name}", "merges that are not all alike ([merge])", expected)
+    each_s = setting.corridor.merge_ns / NS_PER_S
+    if log is not None and not log.alike(each_s):
+        expected = (
+            f"whole, committed merges of {each_s:g} s: a merge load runs one length; without a server they are judged "
+            "in simulation"
         )
+        raise BadInput(f"{option}, {log.name}", "merges that are not all alike", expected)
 
 
 def described(sidecar: RealSidecar | LiveServer, version: str, name: str | None) -> dict[str, Any]:

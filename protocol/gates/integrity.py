@@ -57,7 +57,8 @@ def _corridor(evidence: Sequence[Evidence], spec: Spec) -> Check:
         if e.corridor_violation:
             # What happened happened: a log that this corridor cannot match is not judged, it did not defy anything.
             status: Status = "undecidable" if recorded else "failed"
-            return Check("corridor", status, f"seed {e.seed}: {e.corridor_violation}", n=len(evidence))
+            hint = "; --corridor from-log judges a log in its own corridor" if recorded else ""
+            return Check("corridor", status, f"seed {e.seed}: {e.corridor_violation}{hint}", n=len(evidence))
         own = e.placed[POLICY]
         for k, gaps in enumerate(own.rows()):
             stored = spec.timing.violation(spec.timing.start_ns(gaps, own.merges_of(k)), own.merges_of(k))

@@ -23,6 +23,10 @@ from protocol.reading import Listed, Model, Range, refuse
 from protocol.workload.trace import NS_PER_S, frozen, seconds_to_ns, whole
 
 _Seconds = Annotated[float, Range(1e-3, 1e5)]
+#: Values without which durations of a kind say nothing.
+_NEEDED = {
+    "given": {"values_s"}, "drawn": {"values_s"}, "uniform": {"least_s", "most_s"}, "lognormal": {"median_s"}
+}  # fmt: skip
 
 
 class Durations(Model):
@@ -42,17 +46,18 @@ class Durations(Model):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        listed = self.follows in ("given", "drawn")
-        needed = {"values_s"} if listed else {"least_s", "most_s"} if self.follows == "uniform" else {"median_s"}
+        needed = _NEEDED[self.follows]
         missing = needed - self.model_fields_set
-        if missing or (listed and not self.values_s):
+        if missing or ("values_s" in needed and not self.values_s):
             raise refuse(min(missing or needed), "none", f"a value, as {self.follows!r} asks for")
-        used = needed | ({"least_s", "most_s", "sigma"} if self.follows == "lognormal" else set())
-        for name in sorted(self.model_fields_set - used - {"follows"}):
-            if getattr(self, name) != type(self).model_fields[name].default:  # a certificate states them all
-                raise refuse(name, f"{getattr(self, name)!r}", f"none: {self.follows!r} does not use it")
         Range(self.least_s, 1e5).check("most_s", self.most_s)
         return self
+
+    @property
+    def unused(self) -> list[str]:
+        """What was given and is not looked at; a certificate gives everything."""
+        used = _NEEDED[self.follows] | ({"least_s", "most_s", "sigma"} if self.follows == "lognormal" else set())
+        return sorted(self.model_fields_set - used - {"follows"})
 
     @property
     def least(self) -> float:

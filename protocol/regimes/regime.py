@@ -195,6 +195,14 @@ class _File(Model):
             raise refuse("pace.merge_s", "a value beside [peer]", "none: it follows from the network")
         return self
 
+    @model_validator(mode="after")
+    def _durations(self) -> Self:
+        lengths = self.merge.duration
+        for name in lengths.unused if lengths is not None else ():
+            expected = f"no {name}: follows = {lengths.follows!r} does not use it"
+            raise refuse(f"merge.duration.{name}", f"{getattr(lengths, name)!r}", expected)
+        return self
+
 
 class Regime(Head, Pace):
     """One declared world.  Every field takes part in the digest.

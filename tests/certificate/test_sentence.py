@@ -179,6 +179,16 @@ def test_who_may_know_the_future_claims_an_upper_bound(kind: str, starts: str) -
     assert says([claim("first")], head("first", changes={"contender": contender})).startswith(starts)
 
 
+@pytest.mark.parametrize(("kind", "trace"), [("recorded", None), ("recorded", {"file": "a.csv"}), ("scheduler", None)])
+def test_a_log_in_generated_load_cannot_be_shown_to_follow_it(kind: str, trace: dict[str, Any] | None) -> None:
+    values = head("first").plain()
+    values["contender"]["kind"] = kind
+    if trace is not None:
+        values["regimes"][0]["trace"] = trace
+    text = says([claim("first", standing=Standing.NOT_LOAD)], Head.model_validate(values))
+    assert ("nothing can be told of following the load there" in text) == (kind == "recorded" and trace is None)
+
+
 @pytest.mark.parametrize(
     ("back_end", "tier", "part"),
     [("real", 3, "beats matched random placement of the same number of merges in replay on toy 1.0: toy (2.00"),

@@ -37,6 +37,28 @@ def test_what_a_log_says(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     code, out, _ = said(capsys, monkeypatch, log)
     assert code == 0 and all(len(row) <= 80 for row in out.splitlines()[1:] if "note: " not in row)
     assert "lengths (s)" in out and "2 to 3 (median 3)" in out and "0 s  " in out and "xxx" in out
+    assert "does not say" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said_of_lengths"),
+    [
+        ((), "1 of 2 merges are shown 8 s long, which the log does not say, as a regime would say; --log-merge-s for"),
+        (("--fragments", 2), "1 of 2 merges are shown 4 s long, which the log does not say, as"),
+        (("--log-merge-s", 3), "1 of 2 merges are shown 3 s long, which the log does not say"),
+    ],
+)
+def test_lengths_that_nobody_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: tuple[object, ...],
+    said_of_lengths: str,
+) -> None:  # fmt: skip
+    log = tmp_path / "a.csv"
+    log.write_text("start_s,duration_s\n10,2\n30,\n")
+    code, out, _ = said(capsys, monkeypatch, log, "--json", *words)
+    facts = json.loads(out)
+    assert code == 0 and facts["lengths_said"] == 1
+    assert facts["report"][-1].startswith(said_of_lengths)
+    assert ("--log-merge-s" in words) == facts["report"][-1].endswith("does not say")
 
 
 def test_a_timeline_has_a_mark_for_each_second() -> None:

@@ -289,3 +289,17 @@ def test_a_calibration_is_measured_written_and_verified(said: Said, server: Faul
     assert said("verify", out)[0] == 0
     with pytest.raises(ProtocolError, match="merges of 0.2 s; expected 8 s"):
         said("certify", "fixed-h-256", "--calibration", out, "--regime", "bursty-aperiodic", "--out", tmp_path / "not")
+
+
+def test_unlike_merges_are_refused_before_anything_runs(said: Said, tiny: Path, tmp_path: Path) -> None:
+    log, out = tmp_path / "a.csv", tmp_path / "out"
+    log.write_text("start_s,duration_s\n0.2,0.1\n0.6,0.2\n")
+    with pytest.raises(ProtocolError, match=r"a\.csv: found merges that are not all alike; expected whole, committed"):
+        said("certify", log, "--regime", tiny, "--sidecar", "http://127.0.0.1:9", "--out", out)
+    with pytest.raises(ProtocolError, match=r"found merges that are not all alike \(\[merge\]\); expected a regime"):
+        said("certify", "fixed-h-256", "--regime", "weight-sync", "--sidecar", "http://127.0.0.1:9", "--out", out)
+    with pytest.raises(
+        ProtocolError, match=r"optimum, weight-sync: found a planner beside \[merge\]; expected a sched"
+    ):
+        said("certify", "optimum", "--regime", "weight-sync", "--out", out)
+    assert not out.exists()

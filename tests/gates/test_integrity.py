@@ -91,6 +91,14 @@ def test_a_recorded_corridor_violation_fails() -> None:
     assert checks["corridor"].reason == "seed 3: merge 2 starts 4 inner steps after the end of merge 1"
 
 
+def test_a_log_outside_its_corridor_is_told_of_its_own() -> None:
+    checks = judged(with_one(3, corridor_violation="merge 2 starts 4 inner steps after merge 1"), kind="recorded")
+    assert checks["corridor"].status == "undecidable"
+    assert checks["corridor"].reason == (
+        "seed 3: merge 2 starts 4 inner steps after merge 1; --corridor from-log judges a log in its own corridor"
+    )
+
+
 @pytest.mark.parametrize("gaps", [[1] * 10, [11] * 5, [2, 2], [], [10] * 30, [-2, 30], [0]])
 def test_stored_placements_outside_the_corridor_fail(gaps: list[int]) -> None:
     e = ran()[2]

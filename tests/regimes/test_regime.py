@@ -289,3 +289,25 @@ def test_merges_that_leave_nothing_to_decide(table: str, problem: str) -> None:
     with pytest.raises(BadInput) as caught:
         Regime.parse(f"{MINIMAL}[merge]\n{table}\n", "a.toml")
     assert problem in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        (
+            '"uniform"\nleast_s = 2\nmost_s = 6\nmedian_s = 1.0',
+            "merge.duration.median_s: found 1.0; expected no median_s",
+        ),
+        (
+            '"given"\nvalues_s = [2, 6]\nsigma = 1',
+            "merge.duration.sigma: found 1.0; expected no sigma: follows = 'given'",
+        ),
+    ],
+)
+def test_what_durations_do_not_use_is_refused(given: str, refused: str) -> None:
+    """A default too; a certificate states every value, and is read."""
+    table = f"[merge.duration]\nfollows = {given}\n"
+    with pytest.raises(BadInput, match=re.escape(refused)):
+        Regime.parse(MINIMAL + table, "x.toml")
+    stated = Regime.parse(MINIMAL + PRACTISED, "x.toml").describe()
+    assert Regime.described(stated, "x").describe() == stated

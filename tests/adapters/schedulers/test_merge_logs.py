@@ -227,7 +227,10 @@ def test_a_log_says_how_far_it_was_moved(tmp_path: Path) -> None:
         "nothing merges after the end of merge 2 until the horizon of 60 s, though H_max forces a merge at 11.5 s, so "
         "it cannot be matched; --corridor from-log judges a log in its own corridor",
         "starts were moved to the decision grid, by 0.200 s at most",
+        "in generated load every seed has the whole log, so nothing can be told of following the load; --trace FILE "
+        "judges it on the load that it saw",
     ]
+    assert not any("generated" in line for line in source.report(setting(corridor=CORRIDOR, begins_ns=(0, 1))))
     logged = source.plan(TRACE, CORRIDOR, 0, ())
     assert logged.start_s.tolist() == [1.1, 5.3]
     assert snapped(logged, Timing(CORRIDOR, Practice()))[0].start_s.tolist() == [1.0, 5.5]
@@ -239,7 +242,7 @@ def test_a_log_says_how_far_it_was_moved(tmp_path: Path) -> None:
         ("a.jsonl", "", "an empty file"),
         ("a.jsonl", '{"event": "merged"', "line 1: found text that is not JSON"),
         ("a.jsonl", '{"event":"coordinator_start","ts_ms":1}\n[1]\n', "line 2: found a JSON list"),
-        ("a.jsonl", '{"x": 1}\n', "no event of a coordinator or of torchft"),
+        ("a.jsonl", '{"x": 1}\n', "found no start_s and no event of a coordinator or of torchft; expected lines with"),
         ("a.jsonl", '{"event":"merged","ts_ms":1}\n', "no coordinator_start"),
         ("a.jsonl", '{"event":"coordinator_start","ts_ms":9}\n{"event":"merged","ts_ms":"9"}\n', "2, ts_ms: found '9'"),
         ("a.jsonl", '{"event":"coordinator_start","ts_ms":9}\n{"event":"merged","ts_ms":NaN}\n', "2, ts_ms: found nan"),
@@ -251,11 +254,17 @@ def test_a_log_says_how_far_it_was_moved(tmp_path: Path) -> None:
         ("a.jsonl", LOOP + '{"event":"left","at_s":"x"}\n', "line 2, at_s: found 'x'"),
         ("a.jsonl", LOOP.replace("2026", "year"), "line 1, time: found 'year-03-01T10:00:00'"),
         ("a.csv", "time\n1\n", "header: found 'time'; expected start_s and, optionally, duration_s or end_s"),
-        ("a.csv", "start_s,stop_s\n1,2\n", "header: found 'stop_s' (start_s?); expected start_s and, optionally"),
+        ("a.csv", "start_s,stop_s\n1,2\n", "header: found 'stop_s'; expected start_s and, optionally"),
+        ("a.csv", "start_s,Fragment\n1,2\n", "'Fragment'; expected start_s and, optionally, duration_s or end_s, "
+         "fragment, committed, bytes; did you mean fragment?"),
+        ("a.csv", "start_s,bytes,bytes\n1,2,3\n", "header: found bytes twice; expected each once"),
+        ("a.csv", "start_s,bytes\n1,2,3\n", "line 2: found 3 values; expected 2, one a column"),
+        ("a.csv", "start_s,bytes\n1,many\n", "line 2, bytes: found 'many'; expected a number"),
+        ("a.jsonl", '{"start_s":1,"bytes":-1}\n', "line 1, bytes: found -1; expected at least 0"),
         ("a.csv", "end_s,bytes\n1,2\n", "header: found no start_s, but end_s, bytes; expected start_s and"),
         ("a.csv", "start_s,end_s,duration_s\n1,2,1\n", "header: found duration_s and end_s; expected one of the two"),
-        ("a.jsonl", '{"start_s":1}\n{"start_s":2,"commited":true}\n', "line 2: found 'commited' (committed?)"),
-        ("a.jsonl", '{"start_s":1,"duration":2,"host":"a"}\n', "line 1: found 'duration', 'host' (duration_s?)"),
+        ("a.jsonl", '{"start_s":1}\n{"start_s":2,"commited":true}\n', "line 2: found 'commited'; expected start_s"),
+        ("a.jsonl", '{"start_s":1,"duration":2,"host":"a"}\n', "bytes; did you mean duration_s?"),
         ("a.jsonl", '{"start_s":1}\n{"duration_s":2}\n', "line 2: found no start_s, but duration_s; expected"),
         ("a.jsonl", '{"start_s":1,"end_s":2,"duration_s":1}\n', "line 1: found duration_s and end_s; expected one"),
         ("a.csv", "start_s,end_s\n1,1\n", "line 2, end_s: found 1; expected more than start_s, 1"),
@@ -339,7 +348,7 @@ def test_tables_say_fragment_and_outcome(tmp_path: Path) -> None:
         tmp_path / "a.jsonl",
         {"start_s": 10, "duration_s": 4, "fragment": 0, "committed": True, "bytes": 5},
         {"start_s": 12, "duration_s": 4, "fragment": 1, "committed": False},
-        {"start_s": 20, "end_s": 22, "fragment": 1},
+        {"start_s": 20, "end_s": 22, "fragment": 1, "committed": None, "bytes": None},
     )
     for path, kind in ((log, "csv"), (lines, "lines")):
         recorded = read_merge_log(path, 8.0)
@@ -358,6 +367,16 @@ def test_a_log_that_leaves_the_regime_s_corridor_says_what_to_do(tmp_path: Path)
     assert isinstance(source, RecordedSource)
     (hint,) = [line for line in source.report(setting(corridor=CORRIDOR)) if "--corridor from-log" in line]
     assert "merge 2" in hint and "cannot be matched" in hint
+
+
+@pytest.mark.parametrize(("declared", "told"), [('"h_min":10,"h_max":38,', 1), ('"h_min":10,"h_max":40,', 0), ("", 0)])
+def test_the_corridor_of_a_loop_is_counted_in_its_own_steps(tmp_path: Path, declared: str, told: int) -> None:
+    log = tmp_path / "a.jsonl"
+    log.write_text(LOOP.replace('"decision', declared + '"decision') + '{"event":"merge","start_s":2,"end_s":4}\n')
+    source = open_scheduler(str(log))
+    assert isinstance(source, RecordedSource)
+    lines = [line for line in source.report(setting(corridor=CORRIDOR)) if "its loop was held to 10 to 38" in line]
+    assert len(lines) == told and all("time between merges in steps of 0.1 s" in line for line in lines)
 
 
 def test_fragments_that_failed_are_due_again(shared_cases: Path) -> None:
