@@ -278,9 +278,7 @@ def test_a_fleet_of_nobody_is_a_finding(original: Path, scratch: Path, islands: 
     assert found_by(scratch)
 
 
-def test_an_edited_certificate_is_not_compared(
-    original: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_edited_certificate_is_not_compared(original: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("protocol.cli.compare.all_wrong", recomputed)  # its rows were made by hand, from no root
     restore(original, scratch)
     _trusted(scratch)
