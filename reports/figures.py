@@ -141,7 +141,7 @@ def envelope_figure(
     axes.set_xlabel("seed (each with its own trace)")
     axes.set_ylabel(_EXCESS[width])
     axes.set_title(titled(claim["regime"], claim["slo"], width))
-    _legend(figure, 5 if width == "page" else 2)
+    _legend(figure, [claim], width)
     return figure
 
 
@@ -161,7 +161,7 @@ def envelope_set(shown: Sequence[Shown], width: Width = "page", first: int = 0) 
     for axes in grid.flat[len(shown) :]:
         axes.set_axis_off()
     figure.supylabel(_EXCESS["page" if deep > 1 else "column"], fontsize=8)
-    _legend(figure, 5 if width == "page" else 2)
+    _legend(figure, [claim for claim, _, _ in shown], width)
     return figure
 
 
@@ -199,15 +199,20 @@ def _envelope(axes: Axes, shown: Shown, size: float, labels: int) -> None:
     axes.tick_params(axis="x", length=0)
 
 
-def _legend(figure: Figure, ncols: int) -> None:
+def _legend(figure: Figure, claims: Sequence[Mapping[str, Any]], width: Width) -> None:
+    """Of what the envelopes of these claims hold: a real server has no optimum."""
+    optimum = any(fmt.known(s["optimum"]) for claim in claims for s in claim["envelope"]["per_seed"])
+    ncols = 5 if width == "page" else 2
+
     def mark(name: str, **look: Any) -> Line2D:
         return Line2D([], [], linestyle="none", label=name, **look)
 
     handles = [
         mark("scheduler", marker="o", color=POLICY_COLOUR, markersize=6.5),
         *(Patch(color=DRAWS, alpha=alpha, linewidth=0, label=label) for label, alpha, _ in _BANDS),
-        mark("offline optimum", marker="_", color=OPTIMUM_COLOUR, markersize=11, markeredgewidth=2.2),
     ]
+    if optimum:
+        handles.append(mark("offline optimum", marker="_", color=OPTIMUM_COLOUR, markersize=11, markeredgewidth=2.2))
     figure.legend(handles=handles, loc="outside lower center", ncols=ncols, columnspacing=1.2, handletextpad=0.5)
 
 

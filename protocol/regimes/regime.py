@@ -198,7 +198,9 @@ class _File(Model):
     @model_validator(mode="after")
     def _durations(self) -> Self:
         lengths = self.merge.duration
-        for name in lengths.unused if lengths is not None else ():
+        if lengths is None:
+            return self
+        for name in lengths.unused:
             expected = f"no {name}: follows = {lengths.follows!r} does not use it"
             raise refuse(f"merge.duration.{name}", f"{getattr(lengths, name)!r}", expected)
         return self
