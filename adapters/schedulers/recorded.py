@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from protocol.replay.sidecar import LoadedSidecar
     from protocol.workload.slo import Slo
 
+#: Seconds of a merge where only the number of merges matters: so short a one meets no other.
+_SHORT_S = 1e-3
 #: Files that are merge logs, by their endings.
 ENDINGS = (".jsonl", ".csv")
 
@@ -86,7 +88,11 @@ class RecordedSource:
         if not self.path.is_file():
             raise BadInput(path, "no such file", "a merge log (.jsonl or .csv)")
         self.name = self.path.name
-        self.schedule(1.0)
+        self.fragments = self.schedule(_SHORT_S).fragments
+
+    def share_s(self, merge_s: float) -> float:
+        """Of a merge of the whole model, what one of a fragment takes."""
+        return max(merge_s / self.fragments, _SHORT_S)
 
     def schedule(self, merge_s: float, n_islands: int = 1, stamp: Stamp | None = None) -> RecordedSchedule:
         """The log's merges; see `read_merge_log`."""
@@ -148,7 +154,7 @@ class RecordedSource:
 
     def describe(self) -> dict[str, object]:
         """Plain values that identify the log in a certificate."""
-        recorded = self.schedule(1.0)
+        recorded = self.schedule(_SHORT_S)
         how = {f.name: getattr(self.reading, f.name) for f in fields(LogReading)}
         return {
             "name": self.name,
