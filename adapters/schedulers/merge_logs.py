@@ -36,6 +36,7 @@ from protocol.workload.trace import NS_PER_S, seconds_to_ns
 Stamp = Literal["start", "end"]
 #: Merges with less than this share of the time between them are not merges of a whole model with inner steps between.
 _LEAST_FREE = 0.05
+_ZERO = "seconds of the log's time, or an ISO 8601 time"
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,16 @@ class LogReading:
         try:
             seconds = float(self.zero)
         except ValueError:
-            at_ns = stamp_ns("--log-zero", self.zero)
+            try:
+                at_ns = stamp_ns("--log-zero", self.zero)
+            except BadInput:
+                raise BadInput("--log-zero", repr(self.zero), _ZERO) from None
             if log.began_ns is None:
                 expected = f"seconds: {path.name} has no calendar"
                 raise BadInput("--log-zero", repr(self.zero), expected) from None
             return at_ns - log.began_ns
         if not math.isfinite(seconds):
-            raise BadInput("--log-zero", repr(self.zero), "seconds of the log's time, or an ISO 8601 time")
+            raise BadInput("--log-zero", repr(self.zero), _ZERO)
         return seconds_to_ns(seconds)
 
 

@@ -54,7 +54,7 @@ def _reading(spec: str, query: str) -> LogReading:
         expected = "FILE?fragments=N&stamp=start|end&zero=TIME&merge_s=SECONDS"
         raise BadInput("merge log", repr(spec), expected)
     if found.merge_s is not None and not 0 < found.merge_s < 1e6:
-        raise BadInput("merge log, merge_s", f"{found.merge_s:g}", "a positive number of seconds")
+        raise BadInput("--log-merge-s", f"{found.merge_s:g}", "a positive number of seconds")
     return found
 
 
@@ -66,8 +66,9 @@ def _corridor(schedule: Schedule, setting: Setting) -> str:
         least, most = f"{took_s.min():g}", f"{took_s.max():g}"
         each = f" of {least} s" if least == most else f" of {least} to {most} s"
     turn = " of any two fragments" if setting.practice.fragments > 1 else ""
+    steps = f"{c.h_min}" if c.h_min == c.h_max else f"{c.h_min} to {c.h_max}"
     return (
-        f"judged with {c.h_min} to {c.h_max} inner steps of {c.step_ns / NS_PER_S:g} s between merges{turn}{each}, "
+        f"judged with {steps} inner steps of {c.step_ns / NS_PER_S:g} s between merges{turn}{each}, "
         f"decided on every {c.decision_steps}"
     )
 

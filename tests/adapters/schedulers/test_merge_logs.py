@@ -416,6 +416,10 @@ def test_reading_travels_with_the_name(tmp_path: Path) -> None:
     for query in ("stamp=middle", "fragments=0", "fragments=x", "what=1", "merge_s=-1"):
         with pytest.raises(BadInput):
             open_scheduler(f"{log}?{query}")
+    with pytest.raises(BadInput, match="expected seconds of the log's time, or an ISO 8601 time"):
+        open_scheduler(f"{log}?zero=noon")
+    with pytest.raises(BadInput, match="arguments of a merge log"):
+        open_scheduler(f"{log}(x=1)")
     with pytest.raises(BadInput, match="has no calendar"):
         open_scheduler(f"{log}?zero=2026-04-03").close()
 
