@@ -153,7 +153,7 @@ def check_scheduler(
     has a clock of its own is checked on that fleet, any other on one island.
     """
     if isinstance(source, RecordedSource):
-        notes = source.schedule(8.0).report
+        notes = source.schedule(source.share_s(8.0)).report
         return [Finding("starts", "warning", f"{source.name}: {note}", "see docs/schedulers.md") for note in notes]
     if isinstance(source, PlannerSource):  # a ProcessSource as well
         advice = "give it a causal decide(self, obs) to claim more"

@@ -68,7 +68,8 @@ def fitted(
                 words = _padded(shown[i], widths[i], kept[i] in right)
                 text.append(words.rstrip() if i == last else words + " " * _GAP, of[i])
             text.append("\n")
-    text.right_crop(1)
+    if lines:
+        text.right_crop(1)
     return text
 
 

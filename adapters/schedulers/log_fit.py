@@ -65,13 +65,16 @@ class LogFit:
         if self.source is None:
             given = dict(self.stated)
             return given | ({"merge": read(Practice, given["merge"], self.name)} if "merge" in given else {})
-        recorded, found, practice = self.source.schedule(regime.merge_s), {}, regime.merge
-        if recorded.fragments > 1:
-            if practice.fragments not in (1, recorded.fragments):
-                logged = f"{recorded.fragments} fragments of {self.name}"
-                raise BadInput(f"regime {regime.name}, merge.fragments", logged, f"{practice.fragments}")
-            practice = practice.replace(fragments=recorded.fragments)
-            found["merge"] = practice
+        found, practice, fragments = dict[str, Any](), regime.merge, self.source.fragments
+        if fragments > 1 and practice.fragments not in (1, fragments):
+            logged = f"{fragments} fragments of {self.name}"
+            raise BadInput(f"regime {regime.name}, merge.fragments", logged, f"{practice.fragments}")
+        # A regime's merges are of the whole model or, where it has fragments, of one.
+        each_s = regime.merge_s if practice.fragments > 1 else self.source.share_s(regime.merge_s)
+        recorded = self.source.schedule(each_s)
+        if fragments > 1:
+            practice = practice.replace(fragments=fragments)
+            found |= {"merge": practice, "merge_s": each_s}
         if self.corridor and len(recorded.schedule):
             found |= self._pace(recorded, regime, practice, whole)
         return found

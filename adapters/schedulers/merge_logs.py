@@ -36,6 +36,7 @@ from protocol.workload.trace import NS_PER_S, seconds_to_ns
 Stamp = Literal["start", "end"]
 #: Merges with less than this share of the time between them are not merges of a whole model with inner steps between.
 _LEAST_FREE = 0.05
+_ZERO = "seconds of the log's time, or an ISO 8601 time"
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class LogReading:
     fragments : of the model; a log that names none has them in turn, and one that was not committed again.
     stamp : what its stamps mark; None: what its format does.  zero : where time 0 of the trace lies, in seconds of the
     log's own time or as an ISO 8601 time; None: where the log begins.  merge_s : of merges without a length; None: the
-    regime's, and of fragments their share of it.
+    regime's.
     """
 
     fragments: int = 1
@@ -60,13 +61,16 @@ class LogReading:
         try:
             seconds = float(self.zero)
         except ValueError:
-            at_ns = stamp_ns("--log-zero", self.zero)
+            try:
+                at_ns = stamp_ns("--log-zero", self.zero)
+            except BadInput:
+                raise BadInput("--log-zero", repr(self.zero), _ZERO) from None
             if log.began_ns is None:
                 expected = f"seconds: {path.name} has no calendar"
                 raise BadInput("--log-zero", repr(self.zero), expected) from None
             return at_ns - log.began_ns
         if not math.isfinite(seconds):
-            raise BadInput("--log-zero", repr(self.zero), "seconds of the log's time, or an ISO 8601 time")
+            raise BadInput("--log-zero", repr(self.zero), _ZERO)
         return seconds_to_ns(seconds)
 
 
@@ -94,7 +98,8 @@ class RecordedSchedule:
 def read_merge_log(
     path: Path | str, merge_s: float, n_islands: int = 1, stamp: Stamp | None = None, reading: LogReading | None = None
 ) -> RecordedSchedule:
-    """Read a merge log; every merge occupies all islands for `merge_s` unless the log gives its duration.
+    """Read a merge log; every merge, of a fragment where the model has several, occupies all islands for `merge_s`
+    unless the log gives its duration.
 
     Overlapping merges become one busy interval and are reported, but those of fragments, of which one is in flight at a
     time; time before 0 is cut off.  A log that begins with its first commit is taken to begin one median interval
@@ -109,7 +114,7 @@ def read_merge_log(
     report = list(log.report)
     marks = stamp or how.stamp or ("end" if log.format in ("torchft", "watcher") else "start")
     fragments = _fragments(path, log.merges, how.fragments)
-    each_s = how.merge_s if how.merge_s is not None else merge_s / fragments
+    each_s = merge_s if how.merge_s is None else how.merge_s
     if fragments > 1 and log.merges:
         rounds = sum(m.committed for m in log.merges) // fragments
         report.append(f"{len(log.merges)} merges of {fragments} fragments: {rounds} whole rounds")
@@ -120,7 +125,7 @@ def read_merge_log(
     schedule, overlapping = _schedule(log.merges, seconds_to_ns(each_s), n_islands, marks, zero_ns, fragments, report)
     _past_the_end(schedule, span_ns, report)
     if log.format == "torchft":
-        _refuse_fragments(path, schedule, len(log.merges))
+        _refuse_fragments(path, schedule, len(log.merges), fragments)
     if log.format == "coordinator" and log.merges:
         side = "begins" if marks == "start" else "ends"
         report.append(f"each merge {side} at its event; the coordinator logs the event after the merge")
@@ -140,7 +145,7 @@ def _fragments(path: Path, merges: Sequence[Logged], asked: int) -> int:
     return max(asked, named, 1)
 
 
-def _refuse_fragments(path: Path, schedule: Schedule, logged: int) -> None:
+def _refuse_fragments(path: Path, schedule: Schedule, logged: int, fragments: int) -> None:
     """Commits of single fragments follow each other so closely that whole merges of them would never end."""
     starts, ends = schedule.windows_ns(0)
     if logged < 4 or not len(starts):
@@ -149,10 +154,12 @@ def _refuse_fragments(path: Path, schedule: Schedule, logged: int) -> None:
     free = 1 - float((ends - starts).sum()) / span_ns
     if free < _LEAST_FREE:
         found = (
-            f"{logged} torchft merges that leave {100 * free:.0f} % of {span_ns / NS_PER_S:g} s between them, as "
-            "commits of single fragments do"
+            f"{logged} torchft merges that leave {100 * free:.0f} % of {span_ns / NS_PER_S:g} s between them"
+            f"{', as commits of single fragments do' if fragments == 1 else ''}"
         )
-        expected = "--fragments N, or whole merges with inner steps between them: a shorter --log-merge-s"
+        expected = "inner steps between them: a shorter --log-merge-s"
+        if fragments == 1:
+            expected = f"--fragments N, or whole merges with {expected}"
         raise BadInput(str(path), found, expected)
 
 

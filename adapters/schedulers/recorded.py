@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from protocol.replay.sidecar import LoadedSidecar
     from protocol.workload.slo import Slo
 
+#: Seconds of a merge where only the number of merges matters: so short a one meets no other.
+_SHORT_S = 1e-3
 #: Files that are merge logs, by their endings.
 ENDINGS = (".jsonl", ".csv")
 
@@ -52,7 +54,7 @@ def _reading(spec: str, query: str) -> LogReading:
         expected = "FILE?fragments=N&stamp=start|end&zero=TIME&merge_s=SECONDS"
         raise BadInput("merge log", repr(spec), expected)
     if found.merge_s is not None and not 0 < found.merge_s < 1e6:
-        raise BadInput("merge log, merge_s", f"{found.merge_s:g}", "a positive number of seconds")
+        raise BadInput("--log-merge-s", f"{found.merge_s:g}", "a positive number of seconds")
     return found
 
 
@@ -64,8 +66,9 @@ def _corridor(schedule: Schedule, setting: Setting) -> str:
         least, most = f"{took_s.min():g}", f"{took_s.max():g}"
         each = f" of {least} s" if least == most else f" of {least} to {most} s"
     turn = " of any two fragments" if setting.practice.fragments > 1 else ""
+    steps = f"{c.h_min}" if c.h_min == c.h_max else f"{c.h_min} to {c.h_max}"
     return (
-        f"judged with {c.h_min} to {c.h_max} inner steps of {c.step_ns / NS_PER_S:g} s between merges{turn}{each}, "
+        f"judged with {steps} inner steps of {c.step_ns / NS_PER_S:g} s between merges{turn}{each}, "
         f"decided on every {c.decision_steps}"
     )
 
@@ -86,7 +89,11 @@ class RecordedSource:
         if not self.path.is_file():
             raise BadInput(path, "no such file", "a merge log (.jsonl or .csv)")
         self.name = self.path.name
-        self.schedule(1.0)
+        self.fragments = self.schedule(_SHORT_S).fragments
+
+    def share_s(self, merge_s: float) -> float:
+        """Of a merge of the whole model, what one of a fragment takes."""
+        return max(merge_s / self.fragments, _SHORT_S)
 
     def schedule(self, merge_s: float, n_islands: int = 1, stamp: Stamp | None = None) -> RecordedSchedule:
         """The log's merges; see `read_merge_log`."""
@@ -148,7 +155,7 @@ class RecordedSource:
 
     def describe(self) -> dict[str, object]:
         """Plain values that identify the log in a certificate."""
-        recorded = self.schedule(1.0)
+        recorded = self.schedule(_SHORT_S)
         how = {f.name: getattr(self.reading, f.name) for f in fields(LogReading)}
         return {
             "name": self.name,

@@ -148,6 +148,8 @@ def digest(target: Target, files: Iterable[Path], environment: Mapping[str, str]
 def resolve(spec: str) -> Target:
     """What `spec` means.  Raises BadInput when it is no form of scheduler or its file does not exist."""
     plain, arguments = split_parameters(spec)
+    if arguments and plain.endswith((".csv", ".jsonl")):
+        raise BadInput(spec, "arguments of a merge log", "a scheduler that takes them: a log is what happened")
     target = _resolve(plain)
     if not arguments:
         return target

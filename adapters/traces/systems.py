@@ -156,9 +156,7 @@ def _taken(
     tokens = {ABSENT: Taken("tokens", "drawn from [tokens]", name), DECLARED: Taken("tokens", "declared", "--tokens")}
     overrides = ", ".join(f"{key} = {value:g}" for key, value in sorted(system.sidecar_overrides.items()))
     model = f"{system.sidecar}, {overrides}" if overrides else system.sidecar
-    fewer = (
-        f"; {system.seeds} were asked for, which the trace does not hold" if len(found.windows) < system.seeds else ""
-    )
+    fewer = f"; {system.seeds} were asked for" if len(found.windows) < system.seeds else ""
     pace = f"{system.step_s:g} s a step, {system.h_min} to {system.h_max} steps, merges of {system.merge_s:g} s"
     length = f"{regime.horizon_s:g} s and {system.cooldown_s:g} s to settle"
     shorter = "" if regime.horizon_s == system.horizon_s else f"; too few of its {system.horizon_s:g} s fit the trace"

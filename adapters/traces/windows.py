@@ -25,10 +25,9 @@ class Cut:
     @property
     def report(self) -> str:
         """One line for the user."""
-        left_out = f"; {len(self.empty)} empty windows left out" if self.empty else ""
-        return (
-            f"{len(self.windows)} of {self.fitting} windows used{left_out}; {self.unused_s:.1f} s of the trace unused"
-        )
+        n, left_out = len(self.windows), f"; {len(self.empty)} empty windows left out" if self.empty else ""
+        used = f"{n} windows, all that fit" if n == self.fitting else f"{n} of {self.fitting} windows used"
+        return f"{used}{left_out}; {self.unused_s:.1f} s of the trace unused"
 
 
 def cut(
@@ -63,10 +62,13 @@ def cut(
             empty.append(position)
         position += 1
     if len(found) < 2:
+        where = (
+            "" if begins_ns is None else ", each from the end of a logged merge on (--log-zero: where the trace begins)"
+        )
         raise BadInput(
             f"trace {trace.name}",
             f"{end_ns / NS_PER_S:.1f} s, {len(found)} non-empty windows of {horizon_s:g} + {cooldown_s:g} s",
-            "at least 2 windows: they are the replicates",
+            f"at least 2 windows: they are the replicates{where}",
         )
     unused_s = (end_ns - position * width_ns) / NS_PER_S
     return Cut(tuple(found), len(places), tuple(empty), unused_s, tuple(begun))

@@ -44,7 +44,7 @@ def inspect(
     if log.corridor is not None:
         raise BadInput("--corridor", log.corridor, "no --corridor: nothing is judged here")
     source = RecordedSource(log.spec(str(file)))
-    told, recorded = read_log(source.path), source.schedule(MERGE_S)
+    told, recorded = read_log(source.path), source.schedule(source.share_s(MERGE_S))
     facts, notes = facts_of(told, recorded), [*recorded.report, *_supposed(told, recorded, log.log_merge_s)]
     if json_:
         typer.echo(canonical_json({**facts, "report": notes}), nl=False)
@@ -83,12 +83,13 @@ def facts_of(log: Log, recorded: RecordedSchedule) -> dict[str, Any]:
 
 
 def _supposed(log: Log, recorded: RecordedSchedule, merge_s: float | None) -> Iterator[str]:
-    """Lengths that are not the log's."""
+    """Lengths that are not the log's; the report has those of fragments."""
     unsaid = sum(m.took_ns is None for m in log.merges)
-    if unsaid:
-        each_s = MERGE_S / recorded.fragments if merge_s is None else merge_s
-        whose = ", as a regime would say; --log-merge-s for another" if merge_s is None else ""
-        yield f"{unsaid} of {len(log.merges)} merges are shown {each_s:g} s long, which the log does not say{whose}"
+    if unsaid and recorded.fragments == 1:
+        each, whose = (
+            (MERGE_S, ", as a regime would say; --log-merge-s for another") if merge_s is None else (merge_s, "")
+        )
+        yield f"{unsaid} of {len(log.merges)} merges are shown {each:g} s long, which the log does not say{whose}"
 
 
 def _spread(values: NDArray[np.float64]) -> list[float] | None:

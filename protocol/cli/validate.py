@@ -71,7 +71,8 @@ def _print(scheduler: str, findings: list[Finding], causal: bool) -> None:
     for finding in () if causal else findings:
         rows.append((Text(finding.level, _STYLE[finding.level]), "", finding.message))
         rows.append(("", "", Text(finding.advice, "dim")))
-    console.print(fitted(("", "", ""), rows, console.width), soft_wrap=True)
+    if rows:
+        console.print(fitted(("", "", ""), rows, console.width), soft_wrap=True)
     if not findings:
         console.print(
             "nothing stands in the way: protocol certify", Text(clean(scheduler)), style="green", soft_wrap=True

@@ -44,7 +44,7 @@ def test_what_a_log_says(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     ("words", "said_of_lengths"),
     [
         ((), "1 of 2 merges are shown 8 s long, which the log does not say, as a regime would say; --log-merge-s for"),
-        (("--fragments", 2), "1 of 2 merges are shown 4 s long, which the log does not say, as"),
+        (("--fragments", 2), "each fragment is taken to be under way for 4 s"),
         (("--log-merge-s", 3), "1 of 2 merges are shown 3 s long, which the log does not say"),
     ],
 )
@@ -59,6 +59,7 @@ def test_lengths_that_nobody_said(
     assert code == 0 and facts["lengths_said"] == 1
     assert facts["report"][-1].startswith(said_of_lengths)
     assert ("--log-merge-s" in words) == facts["report"][-1].endswith("does not say")
+    assert sum("does not say" in line for line in facts["report"]) == ("--fragments" not in words)
 
 
 def test_a_timeline_has_a_mark_for_each_second() -> None:

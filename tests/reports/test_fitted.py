@@ -47,6 +47,10 @@ def test_columns_that_say_nothing_are_left_out() -> None:
     assert "Requests" not in fitted(HEADS, [[*row[:2], "–", row[3]] for row in ROWS], 80).plain
 
 
+def test_a_table_without_rows() -> None:
+    assert len(fitted(("", ""), [], 80)) == 0
+
+
 def test_indented_text() -> None:
     assert indented("one two three", 13).plain == "    one two\n    three"
 

@@ -19,7 +19,7 @@ from adapters.schedulers.merge_logs import LogReading
 from adapters.schedulers.recorded import spec_of
 from protocol.errors import BadInput, SchedulerError
 from protocol.merging.corridor import Corridor
-from protocol.merging.logged import snapped
+from protocol.merging.logged import merges_of, snapped
 from protocol.merging.practice import Practice, Timing
 from protocol.merging.schedule import Schedule
 from protocol.regimes.regime import Regime
@@ -333,7 +333,7 @@ def test_a_streaming_log_asks_for_its_fragments(shared_cases: Path) -> None:
     log = shared_cases / "round2" / "merge_log_torchft_4_fragments.jsonl"
     with pytest.raises(BadInput, match="72 torchft merges .* single fragments .*expected --fragments N"):
         read_merge_log(log, 8.0)
-    recorded = read_merge_log(log, 8.0, reading=LogReading(fragments=4))
+    recorded = read_merge_log(log, 2.0, reading=LogReading(fragments=4))
     assert recorded.fragments == 4 and "72 merges of 4 fragments: 18 whole rounds" in recorded.report
     assert recorded.schedule.fragment.tolist() == [0, 1, 2, 3] * 18
     assert set((recorded.schedule.busy_ns[:, 0] / NS_PER_S).tolist()) == {2.0}
@@ -416,6 +416,10 @@ def test_reading_travels_with_the_name(tmp_path: Path) -> None:
     for query in ("stamp=middle", "fragments=0", "fragments=x", "what=1", "merge_s=-1"):
         with pytest.raises(BadInput):
             open_scheduler(f"{log}?{query}")
+    with pytest.raises(BadInput, match="expected seconds of the log's time, or an ISO 8601 time"):
+        open_scheduler(f"{log}?zero=noon")
+    with pytest.raises(BadInput, match="arguments of a merge log"):
+        open_scheduler(f"{log}(x=1)")
     with pytest.raises(BadInput, match="has no calendar"):
         open_scheduler(f"{log}?zero=2026-04-03").close()
 
@@ -437,6 +441,23 @@ def fitted(spec: str, whole: bool = True) -> Regime:
     fit = fit_of(spec, True)
     assert fit is not None
     return fit.applied(Regime.load("ordinary"), whole)
+
+
+def test_fragments_are_as_long_when_judged_as_when_their_corridor_was_taken(tmp_path: Path) -> None:
+    """Ten commits of four fragments: a quarter of 8 s each, whether the regime or the log has the corridor."""
+    log = tmp_path / "a.jsonl"
+    log.write_text("\n".join(commit(8 * k % 60, k, "a").replace("00:01", f"00:{8 * k // 60:02}") for k in range(1, 11)))
+    for own in (True, False):
+        fit = fit_of(f"{log}?fragments=4", own)
+        assert fit is not None and fit.source is not None
+        regime = fit.applied(Regime.load("ordinary"), True)
+        made = fit.source.schedule(regime.merge_s).schedule
+        assert regime.merge_s == 2.0 and set((made.busy_ns[:, 0] / NS_PER_S).tolist()) == {2.0}
+        timing = Timing(regime.corridor(), regime.merge)
+        moved = snapped(made, timing)[0]
+        assert not own or timing.violation(moved.start_ns, merges_of(moved, timing)) is None
+    streaming = Regime.load("streaming-4-fragments")
+    assert fit_of(f"{log}?fragments=4", False).applied(streaming, True).merge_s == streaming.merge_s  # type: ignore[union-attr]
 
 
 def test_fragments_of_a_log_are_the_regime_s(shared_cases: Path) -> None:

@@ -53,6 +53,9 @@ def test_planners_and_logs(app: typer.Typer, tmp_path: Path) -> None:
     log.write_text("start_s\n10\n12\n")
     result = CliRunner().invoke(app, ["validate", str(log)], env={"COLUMNS": "200"})
     assert result.exit_code == 0 and "overlap: one busy interval of 10 s" in result.output
+    log.write_text("start_s\n10\n32\n")  # nothing to say of it
+    result = CliRunner().invoke(app, ["validate", str(log)], env={"COLUMNS": "200"})
+    assert result.exit_code == 0 and "nothing stands in the way: protocol certify" in result.output
     planner = tmp_path / "plan.py"
     planner.write_text("class P:\n    def plan(self, trace, corridor, budget):\n        pass\n")
     result = CliRunner().invoke(app, ["validate", str(planner)], env={"COLUMNS": "200"})

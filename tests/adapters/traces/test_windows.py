@@ -42,6 +42,12 @@ def test_a_last_window_needs_its_whole_length():
         windows(trace_at(*range(19)), 9, 10.0, 0.0)
 
 
+def test_windows_of_a_log_that_miss_the_trace_say_what_aligns_them():
+    with pytest.raises(BadInput, match="from the end of a logged merge on .--log-zero: where the trace begins"):
+        cut(trace_at(*range(20)), 9, 5.0, 0.0, [NS_PER_S, 100 * NS_PER_S])
+    assert cut(trace_at(*range(20)), 9, 5.0, 0.0, [0, 6 * NS_PER_S]).report.startswith("2 windows, all that fit; ")
+
+
 @pytest.mark.parametrize("seconds", [(), (0,), (0, 0, 0), (0, 100)])
 def test_too_little_for_two_windows(seconds):
     with pytest.raises(BadInput, match="replicates"):
