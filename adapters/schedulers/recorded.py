@@ -108,7 +108,7 @@ class RecordedSource:
         if declared is not None and declared != judged and setting.practice.fragments == 1:
             found.append(
                 f"its loop was held to {declared[0]} to {declared[1]} inner steps as it counted them; here they are "
-                f"the time between merges in steps of {setting.corridor.step_ns / NS_PER_S:g} s"
+                f"the time between merges in steps of {setting.corridor.step_ns / NS_PER_S:g} s: slower ones count more"
             )
         if not setting.begins_ns:
             outside = setting.timing.violation(moved.start_ns, merges_of(moved, setting.timing))
