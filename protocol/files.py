@@ -150,8 +150,9 @@ def _somebodys(folder: Path) -> str | None:
     others = [name for name in names if not _PARTS.fullmatch(name)]
     if others:
         return f"{PARTIAL}/{others[0]}, which is not ours"
-    if names and not {"plan.json", "asked.json", "run"} & set(names):
-        return f"{PARTIAL}/{names[0]}, without the plan of a run of ours"
+    kept = [name for name in names if name.startswith(("seed-", "replay-"))]
+    if kept and "plan.json" not in names:  # written before anything is kept, and without it all of that is removed
+        return f"{PARTIAL}/{kept[0]}, without the plan of a run of ours"
     waiting = folder / WAITING
     if waiting.exists() and not (waiting / _WRITER).is_file() and (not waiting.is_dir() or os.listdir(waiting)):
         return f"{WAITING}, which is not ours"

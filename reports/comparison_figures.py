@@ -79,8 +79,7 @@ def seeds(rows: Sequence[Row], settings: Mapping[str, Any], width: Width = "page
     def draw(axes: Axes, y: int, row: Row) -> None:
         own: list[float] = row.get("seed_gains_pp") or []
         axes.plot(own, [y] * len(own), "o", color=DRAWS, alpha=0.4, markersize=4, markeredgewidth=0, zorder=3)
-        if fmt.known(row["gain_pp"]):
-            axes.plot(row["gain_pp"], y, "|", color=POLICY_COLOUR, markersize=11, markeredgewidth=2.2, zorder=4)
+        axes.plot(row["gain_pp"], y, "|", color=POLICY_COLOUR, markersize=11, markeredgewidth=2.2, zorder=4)
 
     figure = _lines(
         rows, width, "gain of each seed over its own draws (pp)", settings["min_effect_pp"], draw, "gain_pp"

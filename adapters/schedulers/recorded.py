@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from adapters.schedulers.merge_logs import LogReading, RecordedSchedule, Stamp, read_merge_log
 from protocol.errors import BadInput, SchedulerError
-from protocol.merging.logged import merges_of, snapped
+from protocol.merging.logged import snapped
 from protocol.merging.schedule import Schedule
 from protocol.scheduler import SchedulerRun
 from protocol.workload.trace import NS_PER_S, RequestTrace
@@ -102,7 +102,7 @@ class RecordedSource:
     def report(self, setting: Setting) -> list[str]:
         """What a reader should know of the log where it is judged in this regime, a line each."""
         recorded, horizon_s = self.schedule(self._merge_s(setting)), setting.corridor.horizon_ns / NS_PER_S
-        found, (moved, shift_ns) = list(recorded.report), snapped(recorded.schedule, setting.timing)
+        found, shift_ns = list(recorded.report), snapped(recorded.schedule, setting.timing)[1]
         found.append(_corridor(recorded.schedule, setting))
         declared, judged = recorded.declared, (setting.corridor.h_min, setting.corridor.h_max)
         if declared is not None and declared != judged and setting.practice.fragments == 1:
@@ -110,12 +110,6 @@ class RecordedSource:
                 f"its loop was held to {declared[0]} to {declared[1]} inner steps as it counted them; here they are "
                 f"the time between merges in steps of {setting.corridor.step_ns / NS_PER_S:g} s: slower ones count more"
             )
-        if not setting.begins_ns:
-            outside = setting.timing.violation(moved.start_ns, merges_of(moved, setting.timing))
-            if outside and len(moved):
-                found.append(
-                    f"{outside}, so it cannot be matched; --corridor from-log judges a log in its own corridor"
-                )
         if shift_ns:
             found.append(f"starts were moved to the decision grid, by {shift_ns / NS_PER_S:.3f} s at most")
         if setting.begins_ns:

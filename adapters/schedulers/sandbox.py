@@ -235,16 +235,16 @@ def _expand(path: str, hidden: frozenset[str]) -> Iterable[tuple[str, bool]]:
         yield from _expand(os.path.join(path, name), hidden)
 
 
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
 def outermost(paths: Iterable[str], hidden: Iterable[str]) -> list[str]:
     """Those of `paths`, links resolved, that no other one covers; a hidden path between two parts them."""
-
-    def within(path: str, folder: str) -> bool:
-        return path == folder or path.startswith(folder.rstrip("/") + "/")
-
     kept: list[str] = []
     for path in sorted(paths):
-        secrets = [h for h in hidden if within(path, h)]
-        if not any(within(path, k) and not any(within(h, k) for h in secrets) for k in kept):
+        secrets = [h for h in hidden if _within(path, h)]
+        if not any(_within(path, k) and not any(_within(h, k) for h in secrets) for k in kept):
             kept.append(path)
     return kept
 
@@ -317,7 +317,7 @@ def audit(
     write_flags = os.O_WRONLY | os.O_RDWR
 
     def beneath(path: str, folders: tuple[str, ...]) -> bool:
-        return any(path == f or path.startswith(f.rstrip("/") + "/") for f in folders)
+        return any(_within(path, f) for f in folders)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "sqlite3.connect":  # opened past Python

@@ -14,7 +14,7 @@ from typing import Any
 
 from protocol.certificate.model import Head
 from protocol.errors import BadInput, ProtocolError
-from protocol.files import canonical_json, read_bytes, write_text
+from protocol.files import canonical_json, from_json, read_bytes, write_text
 
 SCHEMA = "diloco-protocol/preregistration"
 #: 1: what is fixed.  2: also when it was fixed and a note, both under the digest; the root where it was not fresh.
@@ -70,11 +70,11 @@ def honour(head: Head, path: Path) -> str:
     Raises BadInput when the file is none or was edited, ProtocolError naming each part that departs from it.
     """
     try:
-        stored = json.loads(read_bytes(path))
+        stored = from_json(read_bytes(path))
         fixed, digest, version = dict(stored["fixed"]), str(stored["digest"]), stored.get("schema_version")
     except OSError as error:
         raise BadInput(str(path), error.strerror or "an error", "a preregistration") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise BadInput(str(path), "something else", "a preregistration written by --preregister") from None
     if version != SCHEMA_VERSION:
         raise BadInput(f"{path}, schema_version", f"{version}", f"{SCHEMA_VERSION}: register again")

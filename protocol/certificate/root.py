@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from protocol.errors import BadInput
-from protocol.files import read_bytes
+from protocol.files import from_json, read_bytes
 
 _BITS = 48
 
@@ -55,8 +55,8 @@ def digest_in(registration: Path | None) -> str | None:
     if registration is None:
         return None
     try:
-        return str(json.loads(read_bytes(registration))["digest"])
+        return str(from_json(read_bytes(registration))["digest"])
     except OSError as error:
         raise BadInput(str(registration), error.strerror or "an error", "a preregistration") from None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         raise BadInput(str(registration), "something else", "a preregistration written by --preregister") from None

@@ -12,7 +12,7 @@ from rich.text import Text
 from protocol.certificate import signature
 from protocol.certificate.model import plain
 from protocol.certificate.reading import CERTIFICATE, read_certificate
-from protocol.cli.remaking import contradicting, recomputed, unproven
+from protocol.cli.remaking import all_wrong, recomputed, unproven
 from protocol.errors import BadInput, ProtocolError
 from protocol.files import clean
 from reports.leaderboard import GENERATOR, Entry, write_leaderboard
@@ -64,9 +64,7 @@ def entry(folder: Path, where: str, rows: bool) -> Entry:
         return Entry(where, None, [str(error)])
     values = plain(certificate)
     try:
-        problems = recomputed(folder)
-        if rows and not problems:
-            problems = list(contradicting(certificate, folder, lambda _: None, every_price=False))
+        problems = all_wrong(folder) if rows else recomputed(folder)
         if problems:
             return Entry(where, values, problems)
         left = list(unproven(certificate, folder, lambda _: None, every_price=False, rerun=False))

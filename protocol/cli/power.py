@@ -124,10 +124,10 @@ def pilot_spreads(path: Path) -> list[Assumed]:
     Raises BadInput naming the claim and field that are missing or no numbers.
     """
     try:
-        claims = json.loads(path.read_text(encoding="utf-8"))["claims"]
+        claims = files.from_json(path.read_text(encoding="utf-8"))["claims"]
     except OSError as problem:
         raise BadInput(str(path), problem.strerror or "an unreadable file", "a certificate.json") from None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         raise BadInput(str(path), "no JSON object with claims", "a certificate.json") from None
     spreads: list[Assumed] = []
     for i, claim in enumerate(claims if isinstance(claims, list) else []):

@@ -109,6 +109,14 @@ def test_no_folder_of_somebody_else_s_is_taken_for_an_unfinished_run(tmp_path: P
         assert (folder / name / mine).is_dir()
 
 
+@pytest.mark.parametrize("name", ["0123456789ab.77.tmp", "0123456789abcdef01234567.json", "asked.json"])
+def test_what_other_runs_of_ours_leave_is_no_stranger_s(tmp_path: Path, name: str) -> None:
+    """A run that was killed before its plan was written; training, whose finished cells have no plan; a calibration."""
+    (tmp_path / ".partial").mkdir()
+    (tmp_path / ".partial" / f".{name}" if name.endswith("tmp") else tmp_path / ".partial" / name).touch()
+    files.claim_folder(tmp_path)
+
+
 def test_a_figure_of_one_s_own_is_not_drawn_over(
     protocol: Protocol, inside: Protocol, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

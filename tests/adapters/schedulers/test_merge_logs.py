@@ -224,8 +224,6 @@ def test_a_log_says_how_far_it_was_moved(tmp_path: Path) -> None:
     assert isinstance(source, RecordedSource)
     assert source.report(setting(corridor=CORRIDOR)) == [
         "judged with 10 to 40 inner steps of 0.1 s between merges of 2 s, decided on every 5",
-        "nothing merges after the end of merge 2 until the horizon of 60 s, though H_max forces a merge at 11.5 s, so "
-        "it cannot be matched; --corridor from-log judges a log in its own corridor",
         "starts were moved to the decision grid, by 0.200 s at most",
         "in generated load every seed has the whole log, so nothing can be told of following the load; --trace FILE "
         "judges it on the load that it saw",
@@ -358,25 +356,6 @@ def test_tables_say_fragment_and_outcome(tmp_path: Path) -> None:
         assert made.fragment.tolist() == [0, 1, 1] and made.committed.tolist() == [True, False, True]
         assert any("one is in flight at a time" in line for line in recorded.report)
         assert "1 of 3 merges were not committed: busy, without progress" in recorded.report
-
-
-def test_a_log_that_leaves_the_regime_s_corridor_says_what_to_do(tmp_path: Path) -> None:
-    log = tmp_path / "a.csv"
-    log.write_text("start_s,end_s\n2,4\n4.2,6\n")
-    source = open_scheduler(str(log))
-    assert isinstance(source, RecordedSource)
-    (hint,) = [line for line in source.report(setting(corridor=CORRIDOR)) if "--corridor from-log" in line]
-    assert "merge 2" in hint and "cannot be matched" in hint
-
-
-@pytest.mark.parametrize(("declared", "told"), [('"h_min":10,"h_max":38,', 1), ('"h_min":10,"h_max":40,', 0), ("", 0)])
-def test_the_corridor_of_a_loop_is_counted_in_its_own_steps(tmp_path: Path, declared: str, told: int) -> None:
-    log = tmp_path / "a.jsonl"
-    log.write_text(LOOP.replace('"decision', declared + '"decision') + '{"event":"merge","start_s":2,"end_s":4}\n')
-    source = open_scheduler(str(log))
-    assert isinstance(source, RecordedSource)
-    lines = [line for line in source.report(setting(corridor=CORRIDOR)) if "its loop was held to 10 to 38" in line]
-    assert len(lines) == told and all("time between merges in steps of 0.1 s" in line for line in lines)
 
 
 def test_fragments_that_failed_are_due_again(shared_cases: Path) -> None:
