@@ -72,6 +72,10 @@ class LogFit:
         # A regime's merges are of the whole model or, where it has fragments, of one.
         each_s = regime.merge_s if practice.fragments > 1 else self.source.share_s(regime.merge_s)
         recorded = self.source.schedule(each_s)
+        if self.corridor and recorded.said_s is not None:
+            # The log's lengths hold, and their median for merges without one, as it will when the log is judged.
+            each_s = recorded.said_s
+            recorded = self.source.schedule(each_s)
         if fragments > 1:
             practice = practice.replace(fragments=fragments)
             found |= {"merge": practice, "merge_s": each_s}

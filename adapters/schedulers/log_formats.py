@@ -29,6 +29,8 @@ _WATCHED_AT, _WATCHED_S = "_timestamp", "watcher/last_update_weights_time"
 _COLUMNS = ("start_s", "duration_s", "end_s", "fragment", "committed", "bytes")
 #: Seconds: nanoseconds since 1970 up to the year 2255 fit 64 bits.  Bytes: more than any model has.
 _MOST_S, _MOST_BYTES = 9e9, 1e18
+#: Seconds, September 2001: no training run is older than its own beginning by so much.
+_EPOCH_S = 1e9
 _YES_NO = {"true": True, "false": False, "1": True, "0": False}
 
 
@@ -64,6 +66,8 @@ class Log:
 
 def read_log(path: Path) -> Log:
     """What a file says.  Raises BadInput naming file and row."""
+    if path.is_dir():
+        raise BadInput(str(path), "a folder", "a merge log (.jsonl or .csv)")
     if not path.is_file():
         raise BadInput(str(path), "no such file", "a merge log (.jsonl or .csv)")
     try:
@@ -84,8 +88,7 @@ def read_log(path: Path) -> Log:
     if any("start_s" in r for _, r in records):
         for where, record in records:
             _check_fields(where, list(record))
-        merges = tuple(_merge(where, record) for where, record in records)
-        return Log("lines", merges, None, tuple(_uncommitted(merges)))
+        return _table("lines", [_merge(where, record) for where, record in records])
     return _read_coordinator(path, records)
 
 
@@ -191,8 +194,9 @@ def _read_csv(path: Path, text: str) -> Log:
     merges = []
     for row in rows:
         where = f"{path}, line {rows.line_num}"
-        if None in row:
-            raise BadInput(where, f"{len(names) + len(row[None])} values", f"{len(names)}, one a column")
+        given = len(names) + len(row.get(None) or ()) - sum(value is None for value in row.values())
+        if given != len(names):
+            raise BadInput(where, f"{given} values", f"{len(names)}, one a column")
         values: dict[str, object] = {}
         for field in names:
             text_value = (row.get(field) or "").strip()
@@ -204,7 +208,18 @@ def _read_csv(path: Path, text: str) -> Log:
                 else _value(where, field, text_value)
             )
         merges.append(_merge(where, values))
-    return Log("csv", tuple(merges), None, tuple(_uncommitted(merges)))
+    return _table("csv", merges)
+
+
+def _table(kind: str, merges: Sequence[Logged]) -> Log:
+    """Rows whose times count from the beginning, or from 1970, as so many seconds can only."""
+    began_ns, report = None, list(_uncommitted(merges))
+    first_ns = min((m.at_ns for m in merges), default=0)
+    if first_ns >= _EPOCH_S * NS_PER_S:
+        began_ns = 0
+        first = f"{first_ns / NS_PER_S:.0f}"
+        report.append(f"times are seconds since 1970: --log-zero {first}, or an ISO 8601 time, is where a trace begins")
+    return Log(kind, tuple(merges), None, tuple(report), began_ns)
 
 
 def _value(where: str, field: str, text: str) -> float:

@@ -24,6 +24,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Literal
 
 import numpy as np
@@ -81,7 +82,8 @@ class RecordedSchedule:
     span_s : seconds that the log covers, None when it does not say (a CSV).  merges_logged : merges in the
     log, before overlapping ones were joined; failed of them moved their bytes and made no progress.
     report : what a reader should know, a line each.  overlapping : merges that began before the last one had ended.
-    declared : H_min and H_max of the loop that wrote it, where it says so.
+    declared : H_min and H_max of the loop that wrote it, where it says so.  said_s : the median of the lengths that
+    the log says; None where it says none.
     """
 
     schedule: Schedule
@@ -93,6 +95,7 @@ class RecordedSchedule:
     fragments: int = 1
     overlapping: int = 0
     declared: tuple[int, int] | None = None
+    said_s: float | None = None
 
 
 def read_merge_log(
@@ -118,8 +121,10 @@ def read_merge_log(
     if fragments > 1 and log.merges:
         rounds = sum(m.committed for m in log.merges) // fragments
         report.append(f"{len(log.merges)} merges of {fragments} fragments: {rounds} whole rounds")
-        if any(m.took_ns is None for m in log.merges):
-            report.append(f"each fragment is taken to be under way for {each_s:g} s")
+        unsaid = sum(m.took_ns is None for m in log.merges)
+        if unsaid:
+            some = "" if unsaid == len(log.merges) else f" without a length ({unsaid} of {len(log.merges)})"
+            report.append(f"each fragment{some} is taken to be under way for {each_s:g} s")
     zero_ns = how.zero_ns(log, path)
     span_ns = None if log.span_ns is None else log.span_ns - zero_ns
     schedule, overlapping = _schedule(log.merges, seconds_to_ns(each_s), n_islands, marks, zero_ns, fragments, report)
@@ -132,9 +137,11 @@ def read_merge_log(
     if not log.merges:
         report.append("no merge: a no-sync arm")
     span_s = None if span_ns is None else span_ns / NS_PER_S
+    said = [m.took_ns for m in log.merges if m.took_ns is not None]
     return RecordedSchedule(
-        schedule, span_s, len(log.merges), log.format, tuple(report), log.failed, fragments, overlapping, log.declared
-    )
+        schedule, span_s, len(log.merges), log.format, tuple(report), log.failed, fragments, overlapping, log.declared,
+        median(said) / NS_PER_S if said else None,
+    )  # fmt: skip
 
 
 def _fragments(path: Path, merges: Sequence[Logged], asked: int) -> int:

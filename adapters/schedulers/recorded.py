@@ -86,7 +86,7 @@ class RecordedSource:
     def __init__(self, spec: str | Path) -> None:
         path, _, query = str(spec).partition("?")
         self.path, self.reading = Path(path), _reading(str(spec), query)
-        if not self.path.is_file():
+        if not self.path.exists():
             raise BadInput(path, "no such file", "a merge log (.jsonl or .csv)")
         self.name = self.path.name
         self.fragments = self.schedule(_SHORT_S).fragments

@@ -65,9 +65,9 @@ class Decisions:
         self._over_from: Turn | None = None
 
     def joined(self, replica: str) -> None:
-        """It follows the fleet's next merge, unless nothing was merged yet."""
+        """It follows the fleet's next merge, unless nothing was merged or tried yet: all begin alike, however late."""
         with self._lock:
-            if self._turn != (0, 0) or self._asked_to:
+            if self._turn != (0, 0):
                 self._followers.add(replica)
 
     def follows(self, replica: str, turn: Turn) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from adapters.traces.generators import Spells, lengths, signal
 from adapters.traces.report import ABSENT, DECLARED, ReadingReport
-from adapters.traces.windows import Cut, cut
+from adapters.traces.windows import Cut, cut, fitting
 from protocol import seeds
 from protocol.errors import BadInput
 from protocol.regimes.regime import BUSY, CONSTANT, Pressure, Regime
@@ -95,7 +95,7 @@ def in_system(
     """
     wanted = system.seeds
     loaded = _dealt(_with_tokens(trace, report, system, root_seed), system.islands)
-    horizon_s = _horizon_s(loaded, system, wanted)
+    horizon_s = _with_begins_s(loaded, system, _horizon_s(loaded, system, wanted), begins_ns)
     budgets = system.replace(horizon_s=horizon_s).corridor().feasible_budgets()
     if budgets[-1] < 1:
         found = f"no merge that fits {horizon_s:g} s"
@@ -138,9 +138,21 @@ def _horizon_s(trace: RequestTrace, system: Regime, wanted: int) -> float:
     span_s = int(trace.arrival_ns[-1]) / NS_PER_S
     if wanted < 2 or span_s // (system.horizon_s + system.cooldown_s) >= min(wanted, ENOUGH):
         return system.horizon_s
-    cycles_s = CYCLES * (system.h_max * system.step_s + system.merge_s)
-    shortest_s = max(SHORTEST_S, float(np.ceil(cycles_s)))
-    return min(system.horizon_s, max(shortest_s, span_s // wanted - system.cooldown_s))
+    return min(system.horizon_s, max(_shortest_s(system), span_s // wanted - system.cooldown_s))
+
+
+def _shortest_s(system: Regime) -> float:
+    return max(SHORTEST_S, float(np.ceil(CYCLES * (system.h_max * system.step_s + system.merge_s))))
+
+
+def _with_begins_s(trace: RequestTrace, system: Regime, horizon_s: float, begins_ns: Sequence[int] | None) -> float:
+    """A horizon that gives as many windows where they may not begin anywhere, and so lose what lies between."""
+    if begins_ns is None or system.seeds < 2:
+        return horizon_s
+    shortest_s, enough = min(_shortest_s(system), horizon_s), min(system.seeds, ENOUGH)
+    while horizon_s > shortest_s and fitting(trace, horizon_s, system.cooldown_s, begins_ns) < enough:
+        horizon_s = max(shortest_s, float(np.floor(0.95 * horizon_s)))
+    return horizon_s
 
 
 def _taken(
@@ -157,7 +169,8 @@ def _taken(
     overrides = ", ".join(f"{key} = {value:g}" for key, value in sorted(system.sidecar_overrides.items()))
     model = f"{system.sidecar}, {overrides}" if overrides else system.sidecar
     fewer = f"; {system.seeds} were asked for" if len(found.windows) < system.seeds else ""
-    pace = f"{system.step_s:g} s a step, {system.h_min} to {system.h_max} steps, merges of {system.merge_s:g} s"
+    each = " for each fragment" if system.merge.fragments > 1 else ""
+    pace = f"{system.step_s:g} s a step, {system.h_min} to {system.h_max} steps{each}, merges of {system.merge_s:g} s"
     length = f"{regime.horizon_s:g} s and {system.cooldown_s:g} s to settle"
     shorter = "" if regime.horizon_s == system.horizon_s else f"; too few of its {system.horizon_s:g} s fit the trace"
     dealt = f", dealt in turn to {system.islands} sidecars" if system.islands > 1 else ""

@@ -45,8 +45,7 @@ def cut(
         raise BadInput(f"windows of {trace.name}", f"{horizon_s:g} + {cooldown_s:g} s", "a positive width")
     if n_max < 2:
         raise BadInput(f"windows of {trace.name}", f"{n_max} asked for", "at least 2")
-    last_ns = int(trace.arrival_ns[-1]) if len(trace) else 0
-    end_ns = last_ns + last_ns // (len(trace) - 1) if len(trace) > 1 else last_ns
+    end_ns = _end_ns(trace)
     places = _places(end_ns, width_ns, begins_ns)
     found: list[RequestTrace] = []
     begun: list[int] = []
@@ -72,6 +71,16 @@ def cut(
         )
     unused_s = (end_ns - position * width_ns) / NS_PER_S
     return Cut(tuple(found), len(places), tuple(empty), unused_s, tuple(begun))
+
+
+def fitting(trace: RequestTrace, horizon_s: float, cooldown_s: float, begins_ns: Sequence[int]) -> int:
+    """How many windows of `cut` there are room for, empty ones among them."""
+    return len(_places(_end_ns(trace), seconds_to_ns(horizon_s + cooldown_s), begins_ns))
+
+
+def _end_ns(trace: RequestTrace) -> int:
+    last_ns = int(trace.arrival_ns[-1]) if len(trace) else 0
+    return last_ns + last_ns // (len(trace) - 1) if len(trace) > 1 else last_ns
 
 
 def _places(end_ns: int, width_ns: int, begins_ns: Sequence[int] | None) -> Sequence[int]:

@@ -131,7 +131,8 @@ def timeline(schedule: Schedule, fragments: int = 1) -> list[str]:
             mark = mark if schedule.committed[k] else "x"
             if text[cell] in ".+" or mark != "+":
                 text[cell] = mark
-    lines = [f"timeline, {width / NS_PER_S:.3g} s a cell"]
+    marks = "its digit: a fragment" if fragments > 1 else "# a merge, + part of a cell"
+    lines = [f"timeline, {width / NS_PER_S:.3g} s a cell ({marks}, x not committed)"]
     for first in range(0, cells, WIDTH):
         lines.append(f"{first * width / NS_PER_S:>10.0f} s  {''.join(text[first : first + WIDTH])}")
     return lines

@@ -44,7 +44,7 @@ def test_what_a_log_says(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     ("words", "said_of_lengths"),
     [
         ((), "1 of 2 merges are shown 8 s long, which the log does not say, as a regime would say; --log-merge-s for"),
-        (("--fragments", 2), "each fragment is taken to be under way for 4 s"),
+        (("--fragments", 2), "each fragment without a length (1 of 2) is taken to be under way for 4 s"),
         (("--log-merge-s", 3), "1 of 2 merges are shown 3 s long, which the log does not say"),
     ],
 )
@@ -65,7 +65,7 @@ def test_lengths_that_nobody_said(
 def test_a_timeline_has_a_mark_for_each_second() -> None:
     made = Schedule(np.array([4, 10, 20]) * S, np.array([[2], [1], [4]]) * S, committed=np.array([True, False, True]))
     head, line = timeline(made)
-    assert head == "timeline, 0.375 s a cell" and len(line.split()[-1]) == WIDTH
+    assert head.startswith("timeline, 0.375 s a cell (# a merge") and len(line.split()[-1]) == WIDTH
     cells = line.split()[-1]
     assert cells.count("x") in (2, 3, 4) and cells.index("#") == 11 - (cells[10] == "+") * 0
     long = timeline(Schedule(np.arange(1, 4000) * 10 * S, np.full((3999, 1), S)))

@@ -268,6 +268,7 @@ def test_a_log_says_how_far_it_was_moved(tmp_path: Path) -> None:
         ("a.csv", "start_s,end_s\n1,1\n", "line 2, end_s: found 1; expected more than start_s, 1"),
         ("a.jsonl", '{"watcher/last_update_weights_time": 3}\n', "line 1: found no _timestamp"),
         ("a.csv", "start_s\n1\nx\n", "line 3, start_s: found 'x'"),
+        ("a.csv", "start_s,duration_s\n1,2\n5\n", "line 3: found 1 values; expected 2, one a column"),
         ("a.csv", "start_s\n-1\n", "line 2, start_s: found -1.0; expected at least 0"),
         ("a.csv", "start_s,duration_s\n1,0\n", "line 2, duration_s: found 0"),
         ("a.csv", "start_s\ninf\n", "line 2, start_s: found inf"),
@@ -462,3 +463,26 @@ def test_numbers_and_nesting_beyond_all_sense(tmp_path: Path, name: str, text: s
     (tmp_path / name).write_text(text)
     with pytest.raises(BadInput, match=re.escape(words)):
         read_log(tmp_path / name)
+
+
+def test_seconds_since_1970_are_a_calendar(tmp_path: Path) -> None:
+    log = tmp_path / "a.csv"
+    log.write_text("start_s,duration_s\n1767225600,5\n1767225650,5\n")
+    (note,) = read_merge_log(log, 8.0).report
+    assert note.startswith("times are seconds since 1970: --log-zero 1767225600, or an ISO 8601 time")
+    for zero in ("1767225590", "2025-12-31T23:59:50Z"):
+        made = read_merge_log(log, 8.0, reading=LogReading(zero=zero)).schedule
+        assert made.start_s.tolist() == [10.0, 60.0]
+
+
+def test_a_merge_without_a_length_is_as_long_as_the_log_s_others_in_its_own_corridor(tmp_path: Path) -> None:
+    """5, 6 and 7 s are said: the fourth is 6 s, when the corridor is taken and when it is judged."""
+    log = tmp_path / "a.csv"
+    log.write_text("start_s,duration_s\n10,5\n40,7\n80,6\n120,\n")
+    fit = fit_of(str(log), True)
+    assert fit is not None and fit.source is not None
+    regime = Regime.load("bursty-aperiodic")
+    changes = fit.changes(regime, whole=True)
+    assert changes["merge_s"] == 6.0
+    made = fit.source.schedule(changes["merge_s"]).schedule
+    assert (made.busy_ns[:, 0] / NS_PER_S).tolist() == [5, 7, 6, 6]

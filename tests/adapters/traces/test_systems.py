@@ -60,6 +60,18 @@ def test_fewer_windows_than_seeds_are_said(spend: Path) -> None:
     assert found.regime.seeds == 4 and "9 were asked for" in said(found)["windows"]
 
 
+def test_windows_that_begin_where_merges_end_are_shorter_until_as_many_fit(spend: Path) -> None:
+    """Merges that end every 100 s from 20 s on leave room for three windows of 130 s (20, 220, 420), and no shorter
+    ones are made; where they end every 140 s, four fit once a window is 140 s and no longer.
+    """
+    system = OWN.replace(seeds=5, horizon_s=150.0, h_max=64)
+    found = placed(spend, system, begins_ns=[20_000_000_000 + k * 100_000_000_000 for k in range(6)])
+    assert found.regime.horizon_s == 120.0 and found.regime.seeds == 3
+    wide = [k * 140_000_000_000 for k in range(4)]
+    found = placed(spend, OWN.replace(seeds=4, horizon_s=150.0, h_max=64), begins_ns=wide)
+    assert found.regime.seeds == 4 and found.regime.horizon_s <= 130.0
+
+
 def test_absent_tokens_are_drawn_from_the_system(tmp_path: Path) -> None:
     path = make.save(tmp_path / "access.log", *(make.envoy(float(t)) for t in range(560)))
     found, again = placed(path), placed(path)
