@@ -172,7 +172,7 @@ def _run_rows(rows: Sequence[Row], tried: Sequence[Row]) -> list[dict[str, Any]]
         one["passed"] += row["verdict"] == "PASS"
     others = [
         {"scheduler": t["name"], "digest": t["scheduler"], "root_seed": t["root_seed"], "claims": t["claims"],
-         "shown": f"no: {t['verdict']}"}
+         "shown": f"no: {t['verdict']}", "where": f"{t['folder']}, {t['began'][:10]}" if "folder" in t else ""}
         for t in tried
     ]  # fmt: skip
     return [*found.values(), *others]
@@ -261,7 +261,12 @@ def _gain_cell(of: Row, with_slo: bool, decimals: int) -> Cell:
 
 def _runs(rows: Sequence[Row], tried: Sequence[Row]) -> Float:
     cells = [
-        Cell("scheduler", ["Scheduler"], lambda row: [fmt.shortened(row["scheduler"], 60)], share=1),
+        Cell(
+            "scheduler",
+            ["Scheduler"],
+            lambda row: [fmt.shortened(text, 60) for text in (row["scheduler"], row.get("where")) if text],
+            share=1,
+        ),
         Cell("digest", ["Digest"], lambda row: [str(row.get("digest") or fmt.UNKNOWN)[:8]]),
         Cell("seeds", ["Seeds"], lambda row: [fmt.count(row.get("n_seeds"))]),
         Cell("draws", ["Draws"], lambda row: [fmt.count(row.get("n_draws"))]),

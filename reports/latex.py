@@ -20,6 +20,8 @@ Row = Mapping[str, Any]
 ROOM_PT: dict[Width, float] = {"column": 229.0, "page": 345.0}
 #: Size, pt of a character and of the space at either side of a column.
 _SIZES = (("footnotesize", 4.35, 3.0), ("scriptsize", 3.85, 2.0))
+#: Relations and the broadest letters are wider than a digit, by this much.
+_WIDE = dict.fromkeys("<>=", 1.8) | dict.fromkeys("mMwW%@&", 1.4)
 #: Lines of a float, and floats after which a page is begun: LaTeX keeps only so many waiting.
 _LINES, _FLOATS = 40, 8
 _STARS = ((0.001, "***"), (0.01, "**"), (0.05, "*"))
@@ -93,7 +95,7 @@ def _gaps(cells: Sequence[Cell], gap_pt: float) -> float:
 
 def _whole(cell: Cell, rows: Sequence[Row], char_pt: float) -> float:
     texts = [*cell.heading, *(line for row in rows for line in cell.lines(row))]
-    return char_pt * max((len(text) for text in texts), default=0)
+    return char_pt * max((sum(_WIDE.get(c, 1.0) for c in text) for text in texts), default=0.0)
 
 
 def _parts(one: Float, width: Width) -> Iterator[str]:

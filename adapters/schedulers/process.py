@@ -185,6 +185,7 @@ class ProcessSource:
         self._preload = target.sources()[1]
         self._files = target.readable(self._hidden)
         self._grants: tuple[list[Path], list[str]] | None = None
+        self._opened_s = time.time()
         self._spool: IO[bytes] = tempfile.TemporaryFile()  # it lives as long as this object
         self._published = weakref.finalize(self, _release, self._spool, log_path)
         self._run: ProcessRun | None = None
@@ -288,6 +289,11 @@ class ProcessSource:
         if not self.undigested:
             return None
         return f"read {', '.join(sorted(self.undigested))} after its first start, which the digest does not cover"
+
+    @property
+    def changed(self) -> list[str]:
+        """Files under its digest that were written since it was opened."""
+        return [self._shown(f) for f in self._files if not f.exists() or f.stat().st_mtime > self._opened_s]
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -448,7 +448,10 @@ def uncovered(contender: Contender | SchedulerSource, digest: str | None = None)
     problem = getattr(contender, "uncovered", None)
     if problem is None and digest is not None:
         now = contender.describe().get("digest")
-        problem = None if now == digest else f"its files changed while it was judged: their digest is now {now}"
+        if now != digest:
+            which = ", ".join(getattr(contender, "changed", ())) or "which, their dates do not tell"
+            problem = f"its files changed while it was judged ({which}): their digest is now {now}"
+            problem += "; what lies beside a scheduler is its data, so output and logs belong elsewhere"
     if problem is not None:
         yield Probe("inputs", None, problem)
 

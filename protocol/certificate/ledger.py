@@ -52,9 +52,6 @@ def begin(head: Head, folder: Path, mark: Path | None = None) -> Entry:
     if going_on is not None:
         return going_on
     now = datetime.now(UTC).isoformat(timespec="microseconds")
-    s = head.settings
-    limits = "; ".join(f"{_world(r)}, {r.n_seeds} seeds: {' and '.join(r.slos)}" for r in head.regimes)
-    gate = f"level {s.alpha:g}, minimum effect {s.min_effect_pp:g} pp{', bounded' if s.bounded else ''}"
     entry = Entry(
         id=f"{now}-{os.getpid()}",
         began=now,
@@ -62,13 +59,20 @@ def begin(head: Head, folder: Path, mark: Path | None = None) -> Entry:
         name=head.contender.name,
         folder=folder.name,
         claims=sum(len(r.slos) for r in head.regimes),
-        settings=f"{s.back_end}, root {s.root}, {s.draws} draws, {gate}; {limits}",
+        settings=_settings(head),
         registration=head.preregistration,
     )
     _append(folder.parent / LEDGER, vars(entry))
     if mark is not None:
         write_text(mark, entry.id)
     return entry
+
+
+def _settings(head: Head) -> str:
+    s = head.settings
+    limits = "; ".join(f"{_world(r)}, {r.n_seeds} seeds: {' and '.join(r.slos)}" for r in head.regimes)
+    gate = f"level {s.alpha:g}, minimum effect {s.min_effect_pp:g} pp{', bounded' if s.bounded else ''}"
+    return f"{s.back_end}, root {s.root}, {s.draws} draws, {gate}; {limits}"
 
 
 def _world(regime: RegimePart) -> str:
@@ -126,23 +130,33 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             yield values
 
 
-def others(folders: Iterable[Path], digests: Iterable[str]) -> list[Entry]:
+def others(folders: Iterable[Path], digests: Iterable[str], shown_ones: Iterable[Certificate] = ()) -> list[Entry]:
     """Runs of the same schedulers, beside the given folders, that those folders do not show (the last one of each).
 
-    What was only run again, to the same end, is not another run.
+    What was only run again, to the same end, is not another run.  shown_ones : certificates of the folders, by which
+    a run is known whose folder has another name by now.
     """
     wanted, shown = set(digests), {folder.resolve() for folder in folders}
     found = []
     for parent in sorted({folder.parent for folder in shown}):
         mine = [e for e in entries(parent / LEDGER) if e.scheduler in wanted]
         last = {e.folder: e for e in mine if (parent / e.folder).resolve() in shown}
-        again = {_same(e) for e in last.values()} - {None}
+        again = ({_same(e) for e in last.values()} | {_as_shown(c) for c in shown_ones}) - {None}
         found += [e for e in mine if e not in last.values() and _same(e) not in again]
     return found
 
 
+def _as_shown(certificate: Certificate) -> tuple[str, ...] | None:
+    head = certificate.head()
+    return _run_of(str(head.contender.described("digest")), _settings(head), head.settings.root_seed)
+
+
 def _same(entry: Entry) -> tuple[str, ...] | None:
+    return _run_of(entry.scheduler, entry.settings, entry.root_seed)
+
+
+def _run_of(scheduler: str, settings: str, root_seed: int | None) -> tuple[str, ...] | None:
     """What makes two runs one: a simulated run of the same settings and root can only give the same again."""
-    if entry.root_seed is None or not entry.settings.startswith("simulated, "):
+    if root_seed is None or not settings.startswith("simulated, "):
         return None
-    return entry.scheduler, entry.settings, str(entry.root_seed)
+    return scheduler, settings, str(root_seed)

@@ -162,7 +162,9 @@ def compare(*runs: Result | str | Path) -> pd.DataFrame:
     """
     folders = [run.folder if isinstance(run, Result) else Path(run) for run in runs]
     certificates = {str(folder): read_certificate(folder) for folder in folders}
-    tried = others(folders, [str(c.contender.described("digest")) for c in certificates.values()])
+    tried = others(
+        folders, [str(c.contender.described("digest")) for c in certificates.values()], certificates.values()
+    )
     return pd.DataFrame([asdict(row) for row in compared(certificates, tried)])
 
 

@@ -66,7 +66,9 @@ def compare_command(
     if pair:
         _paired(folders, json_)
     certificates = {str(folder): read_certificate(folder) for folder in folders}
-    tried = others(folders, [str(c.contender.described("digest")) for c in certificates.values()])
+    tried = others(
+        folders, [str(c.contender.described("digest")) for c in certificates.values()], certificates.values()
+    )
     rows = compare(certificates, tried)
     settings = plain(next(iter(certificates.values())))["settings"]
     values = [asdict(row) for row in rows]

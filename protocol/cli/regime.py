@@ -46,7 +46,7 @@ def new(
 
 
 def fit(trace: TracePath, asked: TraceOptions, out: options.Out = None, seed: options.Seed = options.ROOT) -> None:
-    """The parts of a regime that need no pace, from a trace: [arrivals] and [tokens], with what they keep of it.
+    """The parts of a regime that need no pace, from a trace: the tables arrivals and tokens, with what they keep of it.
 
     They take the place of the same tables in a file of `protocol regime new`.  A certificate on the trace itself needs
     none of this: --trace FILE --regime own_system.toml.

@@ -243,8 +243,9 @@
     target?.querySelector?.(":scope > details")?.setAttribute("open", "");
     target?.scrollIntoView?.();
   };
-  // On paper nothing unfolds: gates and numbers of the sections that are open are printed.
+  // On paper nothing unfolds: the gates of the sections that are open are printed, where these are few.
   addEventListener("beforeprint", () => {
+    if (document.querySelectorAll(".claim > details[open]").length > 2) return;
     for (const one of document.querySelectorAll(".claim > details[open] .printed:not([open])")) { one.open = true; one.dataset.closed = ""; }
   });
   addEventListener("afterprint", () => {

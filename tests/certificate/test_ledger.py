@@ -57,6 +57,16 @@ def test_other_runs_of_the_same_scheduler(tmp_path: Path) -> None:
     assert ledger.others([tmp_path / "shown"], ["1" * 64]) == []
 
 
+def test_a_folder_that_was_renamed_is_the_same_run(tmp_path: Path) -> None:
+    made = certificate()
+    own, digest = made.head(), str(made.contender.described("digest"))
+    ledger.end(ledger.begin(own, tmp_path / "before"), made, tmp_path / "before")
+    other = own.model_copy(update={"settings": own.settings.model_copy(update={"draws": own.settings.draws + 1})})
+    ledger.end(ledger.begin(other, tmp_path / "another"), made, tmp_path / "another")
+    assert [e.folder for e in ledger.others([tmp_path / "after"], [digest], [made])] == ["another"]
+    assert len(ledger.others([tmp_path / "after"], [digest])) == 2  # nothing says that it is the same
+
+
 def test_another_world_of_the_same_name_is_another_run(tmp_path: Path) -> None:
     made, head = certificate(), asked()
     coarse = head.regimes[0].corridor.model_copy(update={"decision_steps": 128})

@@ -155,6 +155,27 @@ def test_a_paper_of_three_tables_and_four_figures(
     assert "Float too large" not in said and all(f"{name}.pdf" in said for name in FIGURES)
 
 
+def test_two_limits_of_several_regimes_fit_a_column(tmp_path: Path) -> None:
+    """Headings with relations in them, which are broader than a digit, beside a name without a word that breaks."""
+    if shutil.which("pdflatex") is None:
+        pytest.skip("NO PDFLATEX: apt-get install texlive-latex-recommended")
+    rows = [
+        {**row(name, regime, 12.25), "slo": slo}
+        for name in ("quiet.py", NASTY)
+        for regime, slo in (("bursty-aperiodic", "e2e<=2000ms"), ("own-short", "e2e<=2200ms"),
+                            ("own-short", "e2e<=2000ms,ttft<=500ms"), ("mmm", "ttft<=2000ms"))
+    ]  # fmt: skip
+    made = write(tmp_path, rows, width="column")
+    (made / "paper.tex").write_text(
+        r"\documentclass[twocolumn]{article}\usepackage{array,booktabs}\begin{document}\input{comparison-gains}"
+        r"\input{comparison}\end{document}"
+    )
+    command = ["pdflatex", "-interaction=nonstopmode", "paper.tex"]
+    done = subprocess.run(command, cwd=made, capture_output=True, text=True, timeout=120, errors="replace")
+    over = re.findall(r"Overfull \\[hv]box \(([\d.]+)pt", done.stdout.replace("\n", ""))
+    assert done.returncode == 0 and [pt for pt in map(float, over) if pt > 1] == [], done.stdout[-3000:]
+
+
 def test_figures_are_as_wide_as_asked_and_embed_their_fonts(drawn: dict[str, Path]) -> None:
     for width, inches in (("column", 3.17), ("page", 6.5)):
         for name in FIGURES:
